@@ -11,10 +11,14 @@
 //! Both sides know the job's key before a frame is read; even so a decoder takes any bytes, and
 //! checks each field against its limits.
 
+mod request;
+
 use std::fmt;
 use std::ops::RangeInclusive;
 
 use shoal_shm::session::Shortage;
+
+pub use self::request::{Op, Policy, Request};
 
 /// Maximum length of a key in bytes, as in a session.
 pub const MAX_KEY: u32 = 0xffff;
@@ -276,128 +280,6 @@ impl Welcome {
     }
 }
 
-/// The operation of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Op {
-    /// Put a message.
-    Put = 1,
-}
-
-/// What a put does when its queue is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Policy {
-    /// It waits.
-    #[default]
-    Block = 0,
-    /// It drops the oldest message.
-    DropOldest = 1,
-    /// It drops all messages.
-    KeepLatest = 2,
-    /// It fails.
-    Error = 3,
-}
-
-impl Policy {
-    const ALL: [Self; 4] = [Self::Block, Self::DropOldest, Self::KeepLatest, Self::Error];
-}
-
-const WAITS: u8 = 1;
-
-/// The header of a request. Its key and its payload follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// What to do.
-    pub op: Op,
-    /// What to do when the queue is full.
-    pub policy: Policy,
-    /// Whether to wait for room and for memory.
-    pub waits: bool,
-    /// The format of the payload.
-    pub kind: u8,
-    /// The process that puts, as its users know it.
-    pub sender: u32,
-    /// Number of requests of the same exchange that follow. If this one fails, they are not carried
-    /// out.
-    pub left: u32,
-    /// Length of the key in bytes.
-    pub key_length: u32,
-    /// Length of the payload in bytes.
-    pub length: u64,
-    /// Number of the request in its stream, from 1.
-    pub seq: u64,
-    /// Weight of the message.
-    pub amount: u64,
-    /// Microseconds since the [`Welcome`] of the connection at which the wait ends, or [`NEVER`]; 0
-    /// for a request that does not wait.
-    pub deadline: u64,
-    /// The bound that the queue must have in messages; None for any.
-    pub maxsize: Option<u64>,
-    /// The bound that the queue must have in bytes; None for any.
-    pub max_bytes: Option<u64>,
-}
-
-impl Request {
-    /// Its length in bytes.
-    pub const SIZE: usize = 64;
-
-    /// Number of the last request of its exchange.
-    pub fn last(&self) -> u64 {
-        self.seq.saturating_add(self.left.into())
-    }
-
-    /// Its bytes.
-    pub fn encode(&self) -> [u8; Self::SIZE] {
-        let flags = if self.waits { WAITS } else { 0 };
-        let bytes = Bytes::new()
-            .add(&[self.op as u8, self.policy as u8, flags, self.kind])
-            .add(&self.sender.to_le_bytes())
-            .add(&self.left.to_le_bytes())
-            .add(&self.key_length.to_le_bytes())
-            .add(&self.length.to_le_bytes())
-            .add(&self.seq.to_le_bytes())
-            .add(&self.amount.to_le_bytes())
-            .add(&self.deadline.to_le_bytes())
-            .add(&self.maxsize.unwrap_or(ANY).to_le_bytes());
-        bytes
-            .add(&self.max_bytes.unwrap_or(ANY).to_le_bytes())
-            .bytes
-    }
-
-    /// Reads one.
-    ///
-    /// # Errors
-    ///
-    /// If the bytes are none.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
-        let mut fields = Fields::of("request", bytes, Self::SIZE)?;
-        let [op] = fields.array();
-        fields.checked("op", op.into(), 1..=1)?;
-        let policy = usize::from(fields.byte("policy", 3)?);
-        let waits = fields.byte("flags", WAITS)? & WAITS != 0;
-        let [kind] = fields.array();
-        let sender = fields.half("sender", u32::MAX)?;
-        let left = fields.half("left", MAX_REQUESTS - 1)?;
-        Ok(Self {
-            op: Op::Put,
-            policy: Policy::ALL[policy],
-            waits,
-            kind,
-            sender,
-            left,
-            key_length: fields.half("key_length", MAX_KEY)?,
-            length: fields.word("length", 0..=MAX_PAYLOAD)?,
-            // So far from the end that no number of the exchange overflows.
-            seq: fields.word("seq", 1..=LARGEST)?,
-            amount: fields.word("amount", 0..=LARGEST)?,
-            deadline: fields.word("deadline", 0..=if waits { NEVER } else { 0 })?,
-            maxsize: fields.bound("maxsize")?,
-            max_bytes: fields.bound("max_bytes")?,
-        })
-    }
-}
-
 /// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -486,14 +368,15 @@ impl Reply {
 /// The length of a [`Shortage`] in bytes: kind 1, 0 × 7, held 8, bound 8, length 8.
 pub const SHORTAGE: usize = 32;
 
-/// The bytes of a put's shortage.
+/// The bytes of a shortage.
 pub fn encode_shortage(shortage: &Shortage) -> [u8; SHORTAGE] {
     let kind = match shortage {
         Shortage::Messages { .. } => 0,
         Shortage::Backlog { .. } => 1,
         Shortage::Bytes { .. } => 2,
-        // A put has no other one.
-        Shortage::Memory { .. } | Shortage::Empty | Shortage::Weight { .. } => 3,
+        Shortage::Memory { .. } => 3,
+        Shortage::Weight { .. } => 4,
+        Shortage::Empty => 5,
     };
     let (_, held, bound, length) = shortage.parts();
     let bytes = Bytes::new().add(&[kind, 0, 0, 0, 0, 0, 0, 0]);
@@ -501,18 +384,21 @@ pub fn encode_shortage(shortage: &Shortage) -> [u8; SHORTAGE] {
     bytes.add(&length.to_le_bytes()).bytes
 }
 
-/// Reads a put's shortage.
+/// Reads a shortage.
 ///
 /// # Errors
 ///
 /// If the bytes are none.
 pub fn decode_shortage(bytes: &[u8]) -> Result<Shortage, Invalid> {
     let mut fields = Fields::of("shortage", bytes, SHORTAGE)?;
-    let kind = fields.byte("kind", 3)?;
+    let kind = fields.byte("kind", 5)?;
     fields.zeros::<7>()?;
-    let held = fields.word("held", 0..=u64::MAX)?;
-    let bound = fields.word("bound", 0..=u64::MAX)?;
-    let length = fields.word("length", 0..=if kind < 2 { 0 } else { u64::MAX })?;
+    let held = fields.word("held", 0..=if kind == 5 { 0 } else { u64::MAX })?;
+    let bound = fields.word("bound", 0..=if kind == 5 { 0 } else { u64::MAX })?;
+    let length = fields.word(
+        "length",
+        0..=if (2..4).contains(&kind) { u64::MAX } else { 0 },
+    )?;
     Ok(match kind {
         0 => Shortage::Messages { held, bound },
         1 => Shortage::Backlog { held, bound },
@@ -521,11 +407,13 @@ pub fn decode_shortage(bytes: &[u8]) -> Result<Shortage, Invalid> {
             bound,
             length,
         },
-        _ => Shortage::Memory {
+        3 => Shortage::Memory {
             held,
             bound,
             length,
         },
+        4 => Shortage::Weight { held, bound },
+        _ => Shortage::Empty,
     })
 }
 

@@ -62,8 +62,10 @@
 //! 4. **A retry uses the same stream and the same epoch.** The client sends again what follows the
 //!    last number that is done, and the server skips what it has done. If the epoch is another one,
 //!    or the server has forgotten the stream, the outcome is unknown, and the client says so.
-//! 5. **A take lends.** The server keeps the messages until the client has confirmed them. (Takes
-//!    are not carried out yet; the layout of their items is.)
+//! 5. **A take lends.** The server keeps the messages until the client has confirmed them or given
+//!    them back; its next request confirms them too. On the next connection of the stream the same
+//!    messages come again. If the record of the stream ends, they go back to their queue. (The client
+//!    does not take yet.)
 //! 6. **Is the peer there?** The server asks the kernel in each slice of a wait, and after it, before
 //!    it puts. The record of a stream without a connection ends 2 s after the peer has ended the
 //!    connection, and 12 s after the network has.
@@ -80,7 +82,7 @@
 //! # States
 //!
 //! A connection, at the server: handshake (at most 5 s, at most 64 at once, the oldest is dropped),
-//! reading, waiting for room, replying, reading, …, closed. A stream: connected, apart, forgotten. A
+//! reading, waiting for room or for messages, replying, reading, …, closed. A stream: connected, apart, forgotten. A
 //! put, at the client: sent, then done, failed or unknown.
 //!
 //! # Modules
@@ -89,7 +91,7 @@
 //! |---|---|
 //! | [`handshake`] | both sides prove that they know the key |
 //! | [`frame`] | the bytes of requests and replies |
-//! | [`server`] | accepts connections, keeps the records of streams, and puts into the session |
+//! | [`server`] | accepts connections, keeps the records of streams, puts into the session and takes from it |
 //! | [`client`] | keeps idle connections, sends messages, and goes on after a cut |
 
 pub mod client;

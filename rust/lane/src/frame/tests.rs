@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use shoal_shm::{OverweightPolicy, Want};
 
 use super::*;
 
@@ -89,6 +90,8 @@ proptest! {
             Shortage::Backlog { held, bound },
             Shortage::Bytes { held, bound, length },
             Shortage::Memory { held, bound, length },
+            Shortage::Weight { held, bound },
+            Shortage::Empty,
         ] {
             prop_assert_eq!(decode_shortage(&encode_shortage(&shortage)), Ok(shortage));
         }
@@ -143,8 +146,10 @@ fn each_field_of_a_request_is_checked_against_its_limits() {
             .to_string()
     };
     let word = |at, value: u64| changed(at, &value.to_le_bytes());
-    assert_eq!(changed(0, &[0]), "op=0 of a request: expected 1 to 1");
-    assert_eq!(changed(0, &[2]), "op=2 of a request: expected 1 to 1");
+    assert_eq!(changed(0, &[0]), "op=0 of a request: expected 1 to 4");
+    assert_eq!(changed(0, &[5]), "op=5 of a request: expected 1 to 4");
+    // What is about a take has no policy.
+    assert_eq!(changed(0, &[2]), "policy=2 of a request: expected 0 to 0");
     assert_eq!(changed(1, &[4]), "policy=4 of a request: expected 0 to 3");
     assert_eq!(changed(2, &[2]), "flags=2 of a request: expected 0 to 1");
     assert!(changed(8, &MAX_REQUESTS.to_le_bytes()).starts_with("left=1048576 "));
@@ -157,6 +162,54 @@ fn each_field_of_a_request_is_checked_against_its_limits() {
     assert!(word(56, LARGEST + 1).starts_with("max_bytes="));
     // A request that does not wait has no deadline.
     assert_eq!(changed(2, &[0]), "deadline=9 of a request: expected 0 to 0");
+}
+
+#[test]
+fn a_take_comes_back_with_what_it_wants() {
+    let overweight = OverweightPolicy::Take;
+    let weight = |target, least| Want::Weight {
+        target,
+        least,
+        overweight,
+    };
+    for want in [
+        Want::Count(7),
+        weight(9, None),
+        weight(LARGEST, Some(0)),
+        weight(9, Some(3)),
+    ] {
+        let (request, payload) = Request::of_take(Op::Take, 5, want);
+        assert_eq!(request.length, payload.len() as u64);
+        assert_eq!(Request::decode(&request.encode()), Ok(request));
+        let least = payload
+            .first_chunk()
+            .map(|bytes| u64::from_le_bytes(*bytes));
+        assert_eq!(request.want(least), want);
+    }
+}
+
+#[test]
+fn what_becomes_of_a_take_has_neither_a_key_nor_a_payload_nor_a_wait() {
+    let (keep, _) = Request::of_take(Op::Keep, 5, Want::Count(0));
+    assert_eq!(Request::decode(&keep.encode()), Ok(keep));
+    for wrong in [
+        Request {
+            waits: true,
+            ..keep
+        },
+        Request {
+            key_length: 1,
+            ..keep
+        },
+        Request { length: 1, ..keep },
+        Request { left: 1, ..keep },
+        Request {
+            deadline: 1,
+            ..keep
+        },
+    ] {
+        assert!(Request::decode(&wrong.encode()).is_err(), "{wrong:?}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod puts;
 mod queues;
 mod stop;
 mod streams;
+mod takes;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -168,7 +169,8 @@ impl Server {
         }
     }
 
-    /// Ends all connections, and waits for all threads. A put that waits for room puts nothing.
+    /// Ends all connections, and waits for all threads. A put that waits for room puts nothing, and
+    /// messages that no client has confirmed go back to their queues.
     pub fn stop(&mut self) {
         // A child of a fork has the object, but neither the threads nor the right to end the
         // connections of its parent.
@@ -184,6 +186,7 @@ impl Server {
         for thread in threads {
             let _ = thread.join();
         }
+        self.shared.streams.clear();
     }
 }
 

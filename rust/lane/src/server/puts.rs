@@ -1,4 +1,4 @@
-//! One connection after its handshake: it reads requests, puts, and replies.
+//! One connection after its handshake: it reads requests, carries them out, and replies; and puts.
 
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::queues::has;
 use super::stop::Stop;
 use super::streams::{Failure, Record};
 use super::{Limits, Shared};
-use crate::frame::{NEVER, Policy, Reply, Request, Status};
+use crate::frame::{NEVER, Op, Policy, Reply, Request, Status};
 use crate::socket::{Inbox, Patience, SLICE, Socket, is_ended_by_peer};
 
 /// Size of the buffer of a connection: more than twice the longest small request with its key.
@@ -38,17 +38,17 @@ struct Opened {
 
 /// A connection that is served.
 pub(super) struct Serving<'a> {
-    shared: &'a Shared,
-    socket: &'a Socket,
-    record: &'a mut Record,
-    inbox: Inbox,
+    pub(super) shared: &'a Shared,
+    pub(super) socket: &'a Socket,
+    pub(super) record: &'a mut Record,
+    pub(super) inbox: Inbox,
     /// When the client was welcomed: its deadlines count from there.
     began: Instant,
     /// Whether requests were done since the last reply.
-    owes: bool,
+    pub(super) owes: bool,
     opened: Option<Opened>,
     /// Number of bytes of the payload of the current request that are still to be read.
-    unread: u64,
+    pub(super) unread: u64,
 }
 
 impl<'a> Serving<'a> {
@@ -85,8 +85,15 @@ impl<'a> Serving<'a> {
             let key = Request::SIZE..Request::SIZE + request.key_length as usize;
             self.need(key.end)?;
             self.unread = request.length;
-            if request.seq > self.record.done {
+            if matches!(request.op, Op::Keep | Op::GiveBack) {
+                self.inbox.skip(key.end);
+                self.settle(Some(request.seq), request.op == Op::Keep);
+            } else if request.seq > self.record.done {
                 self.carry_out(&request, key)?;
+            } else if self.has_lent(request.seq) {
+                self.inbox.skip(key.end);
+                self.skip_payload()?;
+                self.send_lent()?;
             } else {
                 // It was carried out before the connection was lost, or follows one that failed.
                 self.inbox.skip(key.end);
@@ -96,7 +103,7 @@ impl<'a> Serving<'a> {
     }
 
     /// Waits until this many bytes are here: less than half of the inbox.
-    fn need(&mut self, count: usize) -> io::Result<()> {
+    pub(super) fn need(&mut self, count: usize) -> io::Result<()> {
         while self.inbox.held().len() < count {
             if !self.inbox.fill(self.socket)? {
                 self.wait_for_more()?;
@@ -133,7 +140,7 @@ impl<'a> Serving<'a> {
     }
 
     /// Says what is done, if the client was not told.
-    fn report(&mut self) -> io::Result<()> {
+    pub(super) fn report(&mut self) -> io::Result<()> {
         if !std::mem::take(&mut self.owes) {
             return Ok(());
         }
@@ -189,6 +196,8 @@ impl<'a> Serving<'a> {
         }
         // The client has begun another exchange, so it has heard of the failure.
         self.record.failed = None;
+        // It asks for something else, so it has what it took before.
+        self.settle(None, true);
         let start = key.end;
         let queue = match self.queue(request, key) {
             Ok(queue) => queue,
@@ -197,6 +206,13 @@ impl<'a> Serving<'a> {
                 return self.end(request, Err(stop));
             }
         };
+        if request.op == Op::Take {
+            self.inbox.skip(start);
+            return match self.take(request, &queue) {
+                Ok(()) => self.send_lent(),
+                end => self.end(request, end),
+            };
+        }
         if self.put_together(request, &queue)? {
             return Ok(());
         }
@@ -316,6 +332,20 @@ impl<'a> Serving<'a> {
         }
     }
 
+    /// The end of a request's wait: its deadline, or that of its client.
+    pub(super) fn until(&self, request: &Request) -> Until<impl FnMut() -> bool + use<'a>> {
+        let deadline = match request.deadline {
+            NEVER => None,
+            micros => self.began.checked_add(Duration::from_micros(micros)),
+        };
+        let socket = self.socket;
+        let mut until = Until::new(deadline.map_or(Deadline::Never, Deadline::At), move || {
+            socket.is_there()
+        });
+        until.slice = SLICE;
+        until
+    }
+
     /// Waits for what an attempt lacks, and repeats it.
     fn wait_to_put<T>(
         &mut self,
@@ -328,15 +358,8 @@ impl<'a> Serving<'a> {
             return Err(Stop::shortage(Status::Full, queue, lack));
         }
         self.report()?;
-        let deadline = match request.deadline {
-            NEVER => None,
-            micros => self.began.checked_add(Duration::from_micros(micros)),
-        };
         let socket = self.socket;
-        let mut until = Until::new(deadline.map_or(Deadline::Never, Deadline::At), || {
-            socket.is_there()
-        });
-        until.slice = SLICE;
+        let mut until = self.until(request);
         let end = queue.producer().within(&mut until, |_| {
             // Between the wake-up and the attempt: a client that has gone puts nothing.
             if !socket.is_there() {

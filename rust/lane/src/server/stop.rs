@@ -48,6 +48,10 @@ impl Stop {
         Self::Fails(status, encode_shortage(&shortage).to_vec())
     }
 
+    pub(super) fn closed() -> Self {
+        Self::text(Status::Closed, "the queue is closed and empty".to_owned())
+    }
+
     pub(super) fn gone() -> Self {
         Self::Ended(ErrorKind::ConnectionReset.into())
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::locked;
+use super::takes::Lent;
 use crate::frame::{Hello, Reply, Status};
 use crate::socket::Socket;
 
@@ -16,6 +17,8 @@ pub(super) struct Record {
     /// The failure of the last exchange, until the client sends the next one: it has heard of it
     /// then.
     pub(super) failed: Option<Failure>,
+    /// The messages of the last take, until the client has confirmed them.
+    pub(super) lent: Option<Lent>,
 }
 
 /// A request that failed.
@@ -123,6 +126,11 @@ impl Streams {
         let now = Instant::now();
         locked(&self.all)
             .retain(|_, stream| stream.waiting > 0 || stream.ends.is_none_or(|ends| ends > now));
+    }
+
+    /// Forgets all streams; no connection is left.
+    pub(super) fn clear(&self) {
+        self.all().clear();
     }
 
     pub(super) fn len(&self) -> usize {

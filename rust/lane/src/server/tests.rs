@@ -15,14 +15,14 @@ use crate::socket::{Patience, Socket};
 const PATIENT: Duration = Duration::from_secs(60);
 const STREAM: u128 = 5;
 
-struct Node {
-    session: Arc<Session>,
-    server: Server,
+pub(super) struct Node {
+    pub(super) session: Arc<Session>,
+    pub(super) server: Server,
     _folder: TempDir,
 }
 
 impl Node {
-    fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: Limits) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let session = Session::create(&Settings {
             folder: folder.path().to_owned(),
@@ -42,7 +42,7 @@ impl Node {
         }
     }
 
-    fn patient() -> Self {
+    pub(super) fn patient() -> Self {
         Self::new(Limits {
             handshake: PATIENT,
             apart: PATIENT,
@@ -51,7 +51,7 @@ impl Node {
         })
     }
 
-    fn queue(&self, maxsize: u64) -> SessionQueue {
+    pub(super) fn queue(&self, maxsize: u64) -> SessionQueue {
         let bounds = Bounds {
             maxsize: Some(maxsize),
             max_bytes: None,
@@ -60,7 +60,7 @@ impl Node {
     }
 
     /// A connection that carries the stream, and what the server said.
-    fn connect(&self, again: bool) -> (Raw, Welcome) {
+    pub(super) fn connect(&self, again: bool) -> (Raw, Welcome) {
         let raw = self.dial();
         let hello = Hello {
             stream: STREAM,
@@ -72,7 +72,7 @@ impl Node {
         (raw, welcome)
     }
 
-    fn dial(&self) -> Raw {
+    pub(super) fn dial(&self) -> Raw {
         let stream = TcpStream::connect(self.server.address()).expect("it listens");
         let socket = Socket::new(stream, PATIENT).expect("a connection");
         let mut always = || true;
@@ -81,7 +81,7 @@ impl Node {
         Raw(socket)
     }
 
-    fn go(&self, done: u64, failed: bool) -> Welcome {
+    pub(super) fn go(&self, done: u64, failed: bool) -> Welcome {
         let epoch = self.server.epoch();
         Welcome::Go {
             epoch,
@@ -95,16 +95,16 @@ fn key() -> Key {
     Key::new([3; 32])
 }
 
-struct Raw(Socket);
+pub(super) struct Raw(pub(super) Socket);
 
 impl Raw {
-    fn send(&self, bytes: &[u8]) {
+    pub(super) fn send(&self, bytes: &[u8]) {
         let mut always = || true;
         let patience = &mut Patience::new(Some(Instant::now() + PATIENT), &mut always);
         self.0.send_all(bytes, patience).expect("connected");
     }
 
-    fn receive<const N: usize>(&self) -> [u8; N] {
+    pub(super) fn receive<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
         let mut always = || true;
         let patience = &mut Patience::new(Some(Instant::now() + PATIENT), &mut always);
@@ -114,7 +114,7 @@ impl Raw {
         bytes
     }
 
-    fn reply(&self) -> (Status, u64) {
+    pub(super) fn reply(&self) -> (Status, u64) {
         let reply = Reply::decode(&self.receive::<{ Reply::SIZE }>()).expect("valid");
         for _ in 0..reply.length {
             self.receive::<1>();
@@ -122,7 +122,7 @@ impl Raw {
         (reply.status, reply.seq)
     }
 
-    fn is_ended(&self) -> bool {
+    pub(super) fn is_ended(&self) -> bool {
         let flags = self.0.wait(PollFlags::IN, PATIENT).expect("a connection");
         assert!(!flags.is_empty(), "nothing comes");
         !matches!(self.0.receive(&mut [0]), Ok(Some(1..)))
@@ -161,7 +161,7 @@ fn number(seq: u64) -> u8 {
     u8::try_from(seq).expect("few")
 }
 
-fn take_all(queue: &SessionQueue) -> Vec<u8> {
+pub(super) fn take_all(queue: &SessionQueue) -> Vec<u8> {
     let mut all = Vec::new();
     let want = shoal_shm::Want::Count(100);
     let mut out = |message: shoal_shm::Message<'_>| {
@@ -174,7 +174,7 @@ fn take_all(queue: &SessionQueue) -> Vec<u8> {
     all
 }
 
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub(super) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENT;
     while !holds() {
         assert!(Instant::now() < end, "never: {what}");

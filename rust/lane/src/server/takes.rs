@@ -1,0 +1,281 @@
+//! Takes: the messages are lent, and belong to the client once it has confirmed them.
+
+use std::io;
+
+use shoal_shm::blocking::take_within;
+use shoal_shm::session::{Held, SessionQueue};
+use shoal_shm::{Descriptor, Keep, Label, Loan, Message, Payload, Taken, Want};
+
+use super::puts::Serving;
+use super::stop::Stop;
+use crate::frame::{Item, Reply, Request, Status, encode_shortage};
+use crate::socket::Patience;
+
+/// Number of messages that are taken first, as they may be long.
+const FEW: u32 = 16;
+/// A reply gets no further messages once it holds this many bytes.
+const MOST: u64 = 64 * 1024 * 1024;
+/// Length from which on the bytes of a reply are sent.
+const BUFFER: usize = 64 * 1024;
+/// Minimum length of a payload that is sent from where it lies.
+const DIRECT: u64 = 32 * 1024;
+
+/// A message that a client has, or will have.
+#[derive(Debug)]
+struct LentMessage {
+    item: Item,
+    held: Held,
+    /// Its bytes, if they were in its descriptor.
+    inline: Vec<u8>,
+}
+
+/// The messages of a take. Those that are not confirmed go back to their queue when this is dropped.
+#[derive(Debug)]
+pub(super) struct Lent {
+    seq: u64,
+    messages: Vec<LentMessage>,
+}
+
+impl Lent {
+    fn confirm(&mut self) {
+        for message in self.messages.drain(..) {
+            // It fails if this process was taken for dead: then the message is delivered again.
+            let _ = message.held.acknowledge();
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        for message in self.messages.drain(..) {
+            let _ = message.held.give_back();
+        }
+    }
+}
+
+/// A message that was taken, while the queue is in use.
+struct Found {
+    label: Label,
+    payload: Payload,
+    redelivered: bool,
+    loan: Option<Loan>,
+    inline: Vec<u8>,
+}
+
+impl Found {
+    fn length(&self) -> u64 {
+        length_of(self.payload)
+    }
+
+    fn of(message: &Message<'_>) -> Self {
+        let payload = message.payload();
+        let mut inline = Vec::new();
+        if let Payload::Inline(length) = payload {
+            inline = vec![0; length.min(Descriptor::INLINE)];
+            message.copy(&mut inline);
+        }
+        Self {
+            label: message.label,
+            payload,
+            redelivered: message.redelivered,
+            loan: message.loan(),
+            inline,
+        }
+    }
+}
+
+impl Serving<'_> {
+    /// Whether the messages of this take are lent.
+    pub(super) fn has_lent(&self, seq: u64) -> bool {
+        self.record
+            .lent
+            .as_ref()
+            .is_some_and(|lent| lent.seq == seq)
+    }
+
+    /// Ends what is lent, by the take `seq` or by any: the client keeps it, or it goes back.
+    pub(super) fn settle(&mut self, seq: Option<u64>, keeps: bool) {
+        let is_meant = |lent: &mut Lent| seq.is_none_or(|seq| seq == lent.seq);
+        if let Some(mut lent) = self.record.lent.take_if(is_meant)
+            && keeps
+        {
+            lent.confirm();
+        }
+    }
+
+    /// Takes the messages that a request asks for, and notes that it was carried out.
+    pub(super) fn take(&mut self, request: &Request, queue: &SessionQueue) -> Result<(), Stop> {
+        let mut least = [0; 8];
+        let length = usize::try_from(request.length)
+            .unwrap_or(0)
+            .min(least.len());
+        self.need(length)?;
+        self.inbox.move_to(&mut least[..length]);
+        self.unread = 0;
+        let want = request.want((length > 0).then(|| u64::from_le_bytes(least)));
+        let mut found = Vec::new();
+        self.take_first(request, queue, want, &mut found)?;
+        if let Want::Count(count) = want {
+            take_more(queue, count, &mut found);
+        }
+        let messages = found.into_iter().filter_map(|one: Found| {
+            let held = queue.keep(one.loan?, one.payload);
+            let item = Item {
+                length: length_of(one.payload),
+                weight: one.label.weight,
+                sender: one.label.sender,
+                kind: u8::try_from(one.label.kind).unwrap_or(u8::MAX),
+                redelivered: one.redelivered,
+            };
+            Some(LentMessage {
+                item,
+                held,
+                inline: one.inline,
+            })
+        });
+        let lent = Lent {
+            seq: request.seq,
+            messages: messages.collect(),
+        };
+        // Mapped before the request counts as carried out: otherwise all go back.
+        for message in &lent.messages {
+            message.held.reach()?;
+        }
+        self.record.lent = Some(lent);
+        self.record.done = request.seq;
+        Ok(())
+    }
+
+    /// Takes messages, waiting for them.
+    fn take_first(
+        &mut self,
+        request: &Request,
+        queue: &SessionQueue,
+        want: Want,
+        found: &mut Vec<Found>,
+    ) -> Result<(), Stop> {
+        let first = match want {
+            Want::Count(count) => Want::Count(count.min(FEW)),
+            weight @ Want::Weight { .. } => weight,
+        };
+        let mut out = |message: Message<'_>| found.push(Found::of(&message));
+        let mut taken = queue.take(first, Keep::Lease, &mut out)?;
+        if matches!(taken, Taken::Empty | Taken::Short) && request.waits {
+            self.report()?;
+            let socket = self.socket;
+            let mut until = self.until(request);
+            taken = take_within(queue, first, &mut until, || {
+                // Between the wake-up and the take: a client that has gone takes nothing.
+                if !socket.is_there() {
+                    return Err(Stop::gone());
+                }
+                Ok(queue.take(first, Keep::Lease, &mut out)?)
+            })?;
+        }
+        match taken {
+            Taken::Messages { .. } => Ok(()),
+            Taken::Closed => Err(Stop::closed()),
+            _ if !self.socket.is_there() => Err(Stop::gone()),
+            _ => {
+                let status = if request.waits {
+                    Status::Timeout
+                } else {
+                    Status::Full
+                };
+                let why = queue.shortage_of_take(want);
+                Err(Stop::Fails(status, encode_shortage(&why).to_vec()))
+            }
+        }
+    }
+
+    /// Sends what is lent.
+    pub(super) fn send_lent(&mut self) -> io::Result<()> {
+        let Some(lent) = &self.record.lent else {
+            return Ok(());
+        };
+        // The reply says that all before it are done.
+        self.owes = false;
+        let each = lent
+            .messages
+            .iter()
+            .map(|one| Item::SIZE as u64 + one.item.length);
+        let reply = Reply {
+            status: Status::Done,
+            count: u32::try_from(lent.messages.len()).unwrap_or(u32::MAX),
+            length: each.sum(),
+            seq: lent.seq,
+        };
+        let mut bytes = reply.encode().to_vec();
+        for message in &lent.messages {
+            bytes.extend_from_slice(&message.item.encode());
+            let length = message.item.length;
+            if !message.inline.is_empty() || length == 0 {
+                bytes.extend_from_slice(&message.inline);
+            } else if length < DIRECT {
+                let start = bytes.len();
+                bytes.resize(start + usize::try_from(length).unwrap_or(0), 0);
+                let read = message.held.read(0, &mut bytes[start..]);
+                read.map_err(io::Error::other)?;
+            } else {
+                self.send(&bytes)?;
+                bytes.clear();
+                self.send_direct(message)?;
+            }
+            if bytes.len() >= BUFFER {
+                self.send(&bytes)?;
+                bytes.clear();
+            }
+        }
+        self.send(&bytes)
+    }
+
+    /// Sends the payload of a message from where it lies.
+    fn send_direct(&self, message: &LentMessage) -> io::Result<()> {
+        let length = message.item.length;
+        let start = message.held.pointer(0, length).map_err(io::Error::other)?;
+        let length = usize::try_from(length).unwrap_or(0);
+        // SAFETY: the held message has `length` bytes at `start`, which stay mapped as long as it
+        // lives, and nothing else writes there until it is settled, which this thread does later.
+        #[expect(unsafe_code, reason = "the only way to send without a copy")]
+        let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), length) };
+        self.send(bytes)
+    }
+
+    /// Sends bytes, for as long as the client is there: it may be stopped.
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut is_there = || self.socket.is_there();
+        self.socket
+            .send_all(bytes, &mut Patience::new(None, &mut is_there))
+    }
+}
+
+fn length_of(payload: Payload) -> u64 {
+    match payload {
+        Payload::Inline(length) => length as u64,
+        Payload::Block(block) => block.length,
+    }
+}
+
+/// Takes further messages that are there, up to `count`, while they are not too long together.
+fn take_more(queue: &SessionQueue, count: u32, found: &mut Vec<Found>) {
+    let mut size = 0;
+    let mut seen = 0;
+    loop {
+        size += found[seen..].iter().map(Found::length).sum::<u64>();
+        seen = found.len();
+        let left = count.saturating_sub(u32::try_from(seen).unwrap_or(u32::MAX));
+        if left == 0 || size >= MOST {
+            return;
+        }
+        let few = u32::try_from(2 * seen).unwrap_or(u32::MAX).max(FEW);
+        let mut out = |message: Message<'_>| found.push(Found::of(&message));
+        let taken = queue.take(Want::Count(left.min(few)), Keep::Lease, &mut out);
+        // An error is met again by the next take; what is taken already must not be lost by it.
+        if !matches!(taken, Ok(Taken::Messages { .. })) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

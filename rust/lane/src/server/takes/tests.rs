@@ -1,0 +1,275 @@
+//! Takes as a client sees them that writes frames of its own.
+
+use std::time::Duration;
+
+use shoal_shm::session::{SessionQueue, Shortage};
+use shoal_shm::{Label, OverweightPolicy, Want};
+
+use super::super::Limits;
+use super::super::tests::{Node, Raw, eventually, take_all};
+use crate::frame::{Item, NEVER, Op, Reply, Request, Status, Welcome, decode_shortage};
+
+/// The bytes of a request about a take.
+fn frame(op: Op, seq: u64, want: Want, deadline: Option<u64>) -> Vec<u8> {
+    let (request, payload) = Request::of_take(op, seq, want);
+    let key: &[u8] = if op == Op::Take { b"q" } else { b"" };
+    let request = Request {
+        waits: deadline.is_some(),
+        deadline: deadline.unwrap_or(0),
+        key_length: u32::try_from(key.len()).expect("short"),
+        ..request
+    };
+    [&request.encode(), key, &payload].concat()
+}
+
+fn take(seq: u64, count: u32) -> Vec<u8> {
+    frame(Op::Take, seq, Want::Count(count), Some(NEVER))
+}
+
+fn settle(op: Op, seq: u64) -> Vec<u8> {
+    frame(op, seq, Want::Count(0), None)
+}
+
+/// Reads a reply with items: the number of the request, and each item with its payload.
+fn items(raw: &Raw) -> (u64, Vec<(Item, Vec<u8>)>) {
+    let reply = Reply::decode(&raw.receive::<{ Reply::SIZE }>()).expect("valid");
+    assert_eq!(reply.status, Status::Done);
+    let mut length = 0;
+    let each = (0..reply.count).map(|_| {
+        let item = Item::decode(&raw.receive::<{ Item::SIZE }>()).expect("valid");
+        let bytes = (0..item.length).map(|_| raw.receive::<1>()[0]).collect();
+        length += Item::SIZE as u64 + item.length;
+        (item, bytes)
+    });
+    let found: Vec<_> = each.collect();
+    assert_eq!(length, reply.length);
+    (reply.seq, found)
+}
+
+/// The payloads of a reply, of a byte each.
+fn numbers(raw: &Raw) -> (u64, Vec<u8>) {
+    let (seq, found) = items(raw);
+    (seq, found.into_iter().map(|(_, bytes)| bytes[0]).collect())
+}
+
+fn shortage(raw: &Raw) -> (Status, Shortage) {
+    let reply = Reply::decode(&raw.receive::<{ Reply::SIZE }>()).expect("valid");
+    let body = raw.receive::<{ crate::frame::SHORTAGE }>();
+    (reply.status, decode_shortage(&body).expect("valid"))
+}
+
+fn put(queue: &SessionQueue, number: u8, weight: u64) {
+    put_bytes(queue, &[number], weight);
+}
+
+fn put_bytes(queue: &SessionQueue, bytes: &[u8], weight: u64) {
+    let label = Label {
+        weight,
+        kind: 1,
+        sender: 77,
+    };
+    if bytes.len() == 1 {
+        queue.offer(label, bytes).expect("sound");
+        return;
+    }
+    let draft = queue
+        .draft(bytes.len() as u64)
+        .expect("sound")
+        .expect("memory");
+    draft.write(0, bytes).expect("it fits");
+    assert!(queue.put(draft, label).expect("sound").is_ok());
+}
+
+fn in_use(node: &Node) -> u64 {
+    node.session.usage().descriptors
+}
+
+#[test]
+fn what_is_taken_has_its_label_and_is_gone_once_it_is_confirmed() {
+    let node = Node::patient();
+    let queue = node.queue(0);
+    put(&queue, 1, 5);
+    let long: Vec<u8> = (0..100_000_u32)
+        .map(|at| u8::try_from(at % 251).expect("small"))
+        .collect();
+    put_bytes(&queue, &long, 6);
+    let (raw, _) = node.connect(false);
+    raw.send(&take(1, 1));
+    let (seq, found) = items(&raw);
+    let first = Item {
+        length: 1,
+        weight: 5,
+        sender: 77,
+        kind: 1,
+        redelivered: false,
+    };
+    assert_eq!((seq, found), (1, vec![(first, vec![1])]));
+    raw.send(&settle(Op::Keep, 1));
+    raw.send(&take(2, 1));
+    let (seq, found) = items(&raw);
+    let second = Item {
+        length: 100_000,
+        weight: 6,
+        ..first
+    };
+    assert_eq!(seq, 2);
+    assert!(found == [(second, long)]);
+    raw.send(&settle(Op::Keep, 2));
+    eventually("all are confirmed", || in_use(&node) == 0);
+}
+
+#[test]
+fn what_is_given_back_comes_again() {
+    let node = Node::patient();
+    let queue = node.queue(0);
+    put(&queue, 1, 0);
+    let (raw, _) = node.connect(false);
+    raw.send(&take(1, 1));
+    assert_eq!(numbers(&raw), (1, vec![1]));
+    raw.send(&settle(Op::GiveBack, 1));
+    raw.send(&take(2, 1));
+    let (_, found) = items(&raw);
+    assert!(found[0].0.redelivered && found[0].1 == [1]);
+    // The number of another take settles nothing.
+    raw.send(&settle(Op::Keep, 1));
+    raw.send(&settle(Op::GiveBack, 2));
+    eventually("it is back", || queue.len() == 1);
+}
+
+#[test]
+fn the_next_request_confirms_what_came_before() {
+    let node = Node::patient();
+    let queue = node.queue(0);
+    put(&queue, 1, 0);
+    put(&queue, 2, 0);
+    let (raw, _) = node.connect(false);
+    raw.send(&take(1, 1));
+    assert_eq!(numbers(&raw), (1, vec![1]));
+    raw.send(&take(2, 1));
+    assert_eq!(numbers(&raw), (2, vec![2]));
+    assert_eq!(in_use(&node), 1);
+}
+
+#[test]
+fn the_same_messages_come_again_on_the_next_connection_and_no_others() {
+    let node = Node::patient();
+    let queue = node.queue(0);
+    for number in 1..=3 {
+        put(&queue, number, 0);
+    }
+    let (first, _) = node.connect(false);
+    first.send(&take(1, 2));
+    assert_eq!(numbers(&first), (1, vec![1, 2]));
+    let (second, welcome) = node.connect(true);
+    assert_eq!(welcome, node.go(1, false));
+    second.send(&take(1, 2));
+    assert_eq!(numbers(&second), (1, vec![1, 2]));
+    assert_eq!(take_all(&queue), [3]);
+}
+
+#[test]
+fn what_is_not_confirmed_goes_back_when_the_client_does_not_come_back() {
+    let node = Node::new(Limits {
+        apart: Duration::ZERO,
+        ..Limits::default()
+    });
+    let queue = node.queue(0);
+    put(&queue, 1, 0);
+    let (raw, _) = node.connect(false);
+    raw.send(&take(1, 1));
+    assert_eq!(numbers(&raw), (1, vec![1]));
+    drop(raw);
+    eventually("it is back", || queue.len() == 1);
+    let epoch = node.server.epoch();
+    assert_eq!(node.connect(true).1, Welcome::Forgotten { epoch });
+}
+
+#[test]
+fn what_is_not_confirmed_goes_back_when_the_server_stops() {
+    let mut node = Node::patient();
+    let queue = node.queue(0);
+    put(&queue, 1, 0);
+    let (raw, _) = node.connect(false);
+    raw.send(&take(1, 1));
+    assert_eq!(numbers(&raw), (1, vec![1]));
+    node.server.stop();
+    assert_eq!(take_all(&queue), [1]);
+}
+
+#[test]
+fn a_take_waits_for_messages_until_its_deadline() {
+    let node = Node::patient();
+    let queue = node.queue(0);
+    let (raw, _) = node.connect(false);
+    let want = Want::Count(1);
+    raw.send(&frame(Op::Take, 1, want, None));
+    assert_eq!(shortage(&raw), (Status::Full, Shortage::Empty));
+    raw.send(&frame(Op::Take, 2, want, Some(1)));
+    assert_eq!(shortage(&raw), (Status::Timeout, Shortage::Empty));
+    raw.send(&take(3, 1));
+    std::thread::sleep(Duration::from_millis(20));
+    put(&queue, 7, 0);
+    assert_eq!(numbers(&raw), (3, vec![7]));
+}
+
+#[test]
+fn a_client_that_leaves_in_a_wait_takes_nothing() {
+    let node = Node::patient();
+    let queue = node.queue(0);
+    let (raw, _) = node.connect(false);
+    raw.send(&take(1, 1));
+    std::thread::sleep(crate::socket::SLICE / 3);
+    raw.0.abort();
+    put(&queue, 1, 0);
+    eventually("it ends", || node.server.usage().connections == 0);
+    assert_eq!(take_all(&queue), [1]);
+}
+
+#[test]
+fn a_batch_is_taken_by_its_weight() {
+    let node = Node::patient();
+    let queue = node.queue(0);
+    let batch = |target, least| Want::Weight {
+        target,
+        least,
+        overweight: OverweightPolicy::Take,
+    };
+    for number in 1..=4 {
+        put(&queue, number, 2);
+    }
+    let (raw, _) = node.connect(false);
+    raw.send(&frame(Op::Take, 1, batch(5, None), None));
+    assert_eq!(numbers(&raw), (1, vec![1, 2]));
+    raw.send(&frame(Op::Take, 2, batch(9, None), None));
+    let light = Shortage::Weight { held: 2, bound: 9 };
+    assert_eq!(shortage(&raw), (Status::Full, light));
+    raw.send(&frame(Op::Take, 3, batch(9, Some(4)), None));
+    assert_eq!(numbers(&raw), (3, vec![3, 4]));
+}
+
+#[test]
+fn many_are_taken_up_to_a_number() {
+    let node = Node::patient();
+    let queue = node.queue(0);
+    for number in 0..200 {
+        put(&queue, number, 0);
+    }
+    let (raw, _) = node.connect(false);
+    raw.send(&take(1, 150));
+    assert_eq!(numbers(&raw), (1, (0..150).collect()));
+    raw.send(&take(2, 150));
+    assert_eq!(numbers(&raw), (2, (150..200).collect()));
+}
+
+#[test]
+fn a_closed_queue_gives_what_it_has_and_then_says_so() {
+    let node = Node::patient();
+    let queue = node.queue(0);
+    put(&queue, 1, 0);
+    queue.close().expect("sound");
+    let (raw, _) = node.connect(false);
+    raw.send(&take(1, 5));
+    assert_eq!(numbers(&raw), (1, vec![1]));
+    raw.send(&take(2, 5));
+    assert_eq!(raw.reply(), (Status::Closed, 2));
+}
