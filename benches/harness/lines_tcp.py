@@ -2,10 +2,7 @@
 
 import os
 import socket
-import tempfile
-import time
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,8 +74,8 @@ class BareTcp(Line):
 
     def __init__(self, load: Load) -> None:
         super().__init__(load)
-        self._folder = tempfile.mkdtemp(prefix="shoal-b-")
-        self._port = Path(self._folder, "port")
+        # Both processes get it; the receiver accepts.
+        self._listener = socket.create_server(("127.0.0.1", 0))
 
     def putter(self):
         stream = self._connected()
@@ -127,24 +124,18 @@ class BareTcp(Line):
         return take
 
     def _connected(self) -> socket.socket:
-        while not self._port.exists():
-            time.sleep(0.01)
-        stream = socket.create_connection(("127.0.0.1", int(self._port.read_text())))
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return stream
+        return _prompt(socket.create_connection(self._listener.getsockname()))
 
     def _accepted(self) -> socket.socket:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            part = self._port.with_suffix(".part")
-            part.write_text(str(listener.getsockname()[1]))
-            part.rename(self._port)
-            stream, _ = listener.accept()
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return stream
+        return _prompt(self._listener.accept()[0])
 
     def close(self):
-        self._port.unlink(missing_ok=True)
-        Path(self._folder).rmdir()
+        self._listener.close()
+
+
+def _prompt(stream: socket.socket) -> socket.socket:
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return stream
 
 
 def _read(stream: socket.socket, into: Any) -> Any:

@@ -99,7 +99,10 @@ def nbytes_of(obj: Any, depth: int = 4) -> int | None:
         return 16
     if kind in (bytes, bytearray, str):
         return len(obj)
-    nbytes = getattr(obj, "nbytes", None)
+    try:
+        nbytes = getattr(obj, "nbytes", None)
+    except RuntimeError:  # of torch, for a sparse tensor
+        nbytes = None
     if type(nbytes) is int and (kind.__module__ == "numpy" or _is_tensor(obj)):
         return nbytes
     if depth == 0 or kind not in (list, tuple, dict) or len(obj) > _MOST_PARTS:

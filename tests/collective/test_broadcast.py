@@ -93,6 +93,18 @@ def test_an_asynchronous_broadcast_beyond_the_bound_returns_at_once(trio):
     assert found == [None, list(range(12)), list(range(12))]
 
 
+def sparse(me):
+    import torch
+
+    value = torch.eye(3).to_sparse() if me.routes.name == "a:0" else None
+    return me.broadcast(value, ALL, timeout=50).to_dense().sum().item()
+
+
+def test_a_sparse_tensor_reaches_several_members(trio):
+    pytest.importorskip("torch")
+    assert together(trio, sparse) == [3.0] * 3
+
+
 def in_groups(me, rounds):
     """Take part in broadcasts of overlapping groups, between messages."""
     mine = me.routes.name.split(":")[0]

@@ -377,6 +377,18 @@ def test_a_put_that_waits_for_an_actor_that_starts_again_may_be_done_or_not(acto
     assert "died in the middle of a call, and another process takes its place" in str(error)
 
 
+def test_calls_carry_puts_if_the_actor_cannot_listen(actors, channel, monkeypatch, caplog):
+    """The address by which Ray knows a node may be that of the machine around a container."""
+    actors.start()
+    monkeypatch.setattr(channel.actor.ray.util, "get_node_ip_address", lambda: "192.0.2.77")
+    queues = actors.way("ray")
+    queues.put("k", 1, 0, Deadline(DEADLINE_S))
+    queues.put("k", 2, 0, Deadline(DEADLINE_S))
+    assert take(actors) == [1, 2]
+    (line,) = [text for text in caplog.messages if "listen" in text]
+    assert line.startswith("c:0: puts from other nodes are calls to it: no server can listen on")
+
+
 def test_a_port_that_is_blocked_is_named(actors, channel, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -26,6 +26,7 @@ from shoal.errors import (
     ChannelError,
     ShoalError,
     ShoalTimeoutError,
+    TransportError,
 )
 from shoal.manager import NodeManager
 from shoal.process import ProcessId, is_running, wait_for_exit
@@ -96,6 +97,7 @@ class ChannelWorker:
         self._routes = self._remembered() if settings.num_actors > 1 else None
         self._leases = Leases(name)
         self._lane: Any = None
+        self._has_no_lane = False
         self._waiting: dict[tuple[int, int], asyncio.Future[Any]] = {}
         self._cancelled: dict[tuple[int, int], None] = {}
         self._ends = False
@@ -206,8 +208,12 @@ class ChannelWorker:
 
     async def _do_lane(self) -> tuple[Outcome, Any]:
         """Return where processes of other nodes reach the session without calls; None if nowhere."""
-        if self._lane is None and not self._ends:
-            self._lane = listen(self._session, ray.util.get_node_ip_address())
+        if self._lane is None and not self._ends and not self._has_no_lane:
+            try:
+                self._lane = listen(self._session, ray.util.get_node_ip_address())
+            except TransportError as error:  # the address may be that of a machine around this one
+                self._has_no_lane = True
+                _log.warning("%s: puts from other nodes are calls to it: %s", self._name, error)
         return Outcome.OK, None if self._lane is None else tuple(self._lane[1])
 
     async def _do_put(

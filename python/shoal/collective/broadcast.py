@@ -21,7 +21,6 @@ from shoal.collective.message import (
     nbytes_of,
     sendable,
     special,
-    tensors_of,
 )
 from shoal.collective.node_memory import MOST_BYTES
 from shoal.collective.options import CollectiveGroupOptions
@@ -335,7 +334,7 @@ class _Course:
         if not self._near[1:] or self._links:
             return False
         message = envelope(sendable(value))
-        if sum(tensor.nbytes for tensor in tensors_of(message)) < _BY_DEVICE_FROM:
+        if (nbytes_of(message) or 0) < _BY_DEVICE_FROM:
             return False
         with contextlib.suppress(PeerLostError):  # the send to a dead member raises it
             return all(box.carrier_of(message, deadline) == IPC for box in self._near)

@@ -29,6 +29,8 @@ _MANY = 1024
 
 _KEY_BYTES = 32
 
+_HINT = "Is the port blocked? SHOAL_TRANSPORT=ray sends over Ray alone"
+
 
 class LaneAddress(NamedTuple):
     """Where the server of a session is reached.
@@ -173,8 +175,8 @@ class Lane:
                 break
             if server.address == refused:
                 raise TransportError(
-                    f"{operation}: {self._shown(key)}: its actor answers over Ray, but {why}. Is the "
-                    "port blocked? SHOAL_TRANSPORT=ray sends over Ray alone"
+                    f"{operation}: {self._shown(key)}: its actor answers over Ray, but {why}. "
+                    f"{_HINT}"
                 )
             queue = server.queues.get(encoded) or self._opened(server, key, encoded, bound=bound)
             try:
@@ -207,7 +209,8 @@ class Lane:
     ) -> None:
         if deadline is not None and deadline.expired:
             raise ShoalTimeoutError(
-                f"{operation}: {self._shown(key)}: no connection within {deadline.timeout:g} s: {why}"
+                f"{operation}: {self._shown(key)}: no connection within {deadline.timeout:g} s: "
+                f"{why}. {_HINT}"
             )
 
     def _connected(self, deadline: Deadline | None) -> _Server | None:

@@ -35,7 +35,7 @@ pub const NEVER: u64 = u64::MAX;
 /// A bound that the client does not ask for.
 const ANY: u64 = u64::MAX;
 
-/// Bytes that are no frame of this protocol.
+/// Bytes that are not a frame of this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
     /// There are too few bytes.

@@ -143,7 +143,7 @@ impl<'a, 'py> Limit<'a, 'py> {
         operate: impl FnOnce(Deadline, &mut dyn FnMut() -> bool) -> T + Send,
     ) -> PyResult<T> {
         let waiting = self.waiting.map(Bound::as_unbound);
-        // A time that is over when the call begins is no wait, however the clocks differ.
+        // A call whose time is over already does not wait, however the clocks of the nodes differ.
         let deadline = match self.deadline {
             Deadline::At(end) if end <= Instant::now() => Deadline::Now,
             deadline => deadline,

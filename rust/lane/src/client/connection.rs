@@ -171,7 +171,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// `InvalidData` if the bytes are no reply; or the connection ended.
+    /// `InvalidData` if the bytes are not a reply; any other if the connection ended.
     pub(super) fn reply(&mut self) -> io::Result<Option<(Reply, Vec<u8>)>> {
         loop {
             let held = self.inbox.held();

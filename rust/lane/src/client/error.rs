@@ -91,7 +91,7 @@ pub enum Loss {
     },
     /// The server did not answer before the deadline and some time more.
     Silent,
-    /// The server sent what is no reply.
+    /// The server sent bytes that are not a reply.
     Broken(String),
 }
 
@@ -144,7 +144,7 @@ impl fmt::Display for Loss {
                 waited.as_secs_f64()
             ),
             Self::Silent => f.write_str("the server did not answer in time"),
-            Self::Broken(text) => write!(f, "the server sent what is no reply: {text}"),
+            Self::Broken(text) => write!(f, "the server sent bytes that are not a reply: {text}"),
         }
     }
 }

@@ -68,7 +68,7 @@ pub struct Target<'a> {
     pub maxsize: Option<u64>,
     /// The bound that it must have in bytes, 0 for no limit. None accepts any.
     pub max_bytes: Option<u64>,
-    /// What a put does when it is full.
+    /// How a put treats a full queue.
     pub policy: Policy,
 }
 

@@ -12,8 +12,8 @@ const LOOKS: u32 = 200;
 
 /// Idle connections, the last used ones first.
 ///
-/// No thread ever waits for another here: a child of a fork may have a copy of a slot that a thread
-/// of its parent had locked, and that nobody will unlock.
+/// No thread ever waits for another here. In the child of a fork a slot may stay locked for ever: the
+/// thread that locked it exists in the parent only.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     slots: [Mutex<Option<Box<Connection>>>; SLOTS],

@@ -29,7 +29,7 @@ const BY_WEIGHT: u8 = 1;
 /// Length of the payload of a take by weight: the weight that is enough.
 const LEAST: u64 = 8;
 
-/// What a put does when its queue is full.
+/// How a put treats a full queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Policy {
@@ -54,9 +54,9 @@ const WAITS: u8 = 1;
 /// The header of a request. Its key and its payload follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// What to do when the queue is full.
+    /// How to treat a full queue.
     pub policy: Policy,
     /// Whether to wait for room and for memory.
     pub waits: bool,

@@ -33,7 +33,7 @@ fn server(stream: TcpStream, key: &Key, limit: Duration) -> Result<(), Error> {
     as_server(&socket(stream), key, &mut Patience::new(end, &mut || true))
 }
 
-/// What a server with key 1 says of a peer that does what `play` does.
+/// The outcome of a handshake at a server with key 1, whose peer runs `play`.
 fn served(limit: Duration, play: impl FnOnce(TcpStream) + Send) -> Result<(), Error> {
     let (far, near) = pair();
     thread::scope(|scope| {
@@ -42,7 +42,7 @@ fn served(limit: Duration, play: impl FnOnce(TcpStream) + Send) -> Result<(), Er
     })
 }
 
-/// What a client with key 1 says of a peer that does what `play` does.
+/// The outcome of a handshake at a client with key 1, whose peer runs `play`.
 fn connected(limit: Duration, play: impl FnOnce(TcpStream) + Send) -> Result<(), Error> {
     let (near, far) = pair();
     thread::scope(|scope| {

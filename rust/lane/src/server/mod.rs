@@ -4,9 +4,9 @@
 //! after the other and blocks in it. All of them end with the server.
 
 mod accept;
+mod failed_request;
 mod puts;
 mod queues;
-mod stop;
 mod streams;
 mod takes;
 

@@ -10,8 +10,8 @@ use shoal_shm::blocking::{Deadline, Lack, Until};
 use shoal_shm::session::{Bounds, Draft, Error, Offer, SessionQueue};
 use shoal_shm::{Descriptor, Label, Refusal};
 
+use super::failed_request::Stop;
 use super::queues::has;
-use super::stop::Stop;
 use super::streams::{Failure, Record};
 use super::{Limits, Shared};
 use crate::frame::{NEVER, Op, Policy, Reply, Request, Status};

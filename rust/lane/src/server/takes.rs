@@ -6,8 +6,8 @@ use shoal_shm::blocking::take_within;
 use shoal_shm::session::{Held, SessionQueue};
 use shoal_shm::{Descriptor, Keep, Label, Loan, Message, Payload, Taken, Want};
 
+use super::failed_request::Stop;
 use super::puts::Serving;
-use super::stop::Stop;
 use crate::frame::{Item, Reply, Request, Status, encode_shortage};
 use crate::socket::Patience;
 

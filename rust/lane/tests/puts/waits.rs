@@ -112,9 +112,11 @@ fn a_server_that_does_not_answer_is_given_up_some_time_after_the_deadline() {
         node.queue(b"q", 1),
         Relay::new(node.server.address(), Cut::Never),
     );
+    // Enough for a connection on a busy machine.
+    let brief = BRIEF * 20;
     let limits = Limits {
         late: BRIEF,
-        reconnect: BRIEF,
+        reconnect: brief,
         ..patient_client()
     };
     let client = Client::new(relay.address, key(), limits);
@@ -160,7 +162,8 @@ fn a_server_that_stops_ends_the_waits_of_its_clients_and_puts_nothing_more() {
     let (queue, limits) = (
         node.queue(b"q", 1),
         Limits {
-            reconnect: BRIEF,
+            // Enough for a connection on a busy machine.
+            reconnect: BRIEF * 20,
             ..patient_client()
         },
     );
