@@ -11,7 +11,7 @@ from harness.lines import Line, Load
 from shoal import _backend, shm
 from shoal.shm.keys import canonical
 
-__all__ = ["BareTcp", "Lane"]
+__all__ = ["BareTcp", "Lane", "LaneGets"]
 
 KEY = "bench"
 # Length of the header of a bare message: its number of bytes.
@@ -61,6 +61,22 @@ class Lane(Line):
     def close(self):
         self._server.stop()
         self._session.close()
+
+
+class LaneGets(Lane):
+    """Puts in the shared memory of the third process; gets over the lane."""
+
+    def putter(self):
+        return self._near.put
+
+    def getter(self):
+        return self._far.get
+
+    def many_putter(self):
+        return self._near.put_many
+
+    def many_getter(self):
+        return self._far.get_many
 
 
 class BareTcp(Line):

@@ -886,12 +886,13 @@ class LaneClient:
 class LaneQueue:
     """A queue of a session of another node. Its methods have the results and errors of `ShmQueue`'s.
 
-    A connection that is cut is made again, and no message is put twice.
+    A connection that is cut is made again. No message is put twice; a message that is taken is
+    confirmed once its object is rebuilt, and goes back to the queue if this process dies before.
 
     Raises:
         ConnectionRefusedError: From each call: no connection came about, and nothing was sent.
-        ConnectionResetError: From each call: messages were sent, and it is not known whether they
-            are in the queue.
+        ConnectionResetError: From each call: the request was sent, and not answered. It is not known
+            whether the messages of a put are in the queue; a get has taken none.
     """
 
     def __new__(
@@ -927,6 +928,36 @@ class LaneQueue:
         waiting: Callable[[], object] | None = None,
     ) -> None:
         """Append objects in their order, waiting for room; see `ShmQueue.put_many`."""
+
+    def get(
+        self,
+        timeout: float | None = None,
+        *,
+        waiting: Callable[[], object] | None = None,
+    ) -> Any:
+        """Take the first object, waiting for one; see `ShmQueue.get`."""
+
+    def get_nowait(self) -> Any:
+        """Take the first object if there is one now; waits up to 30 s for the server's answer."""
+
+    def get_many(
+        self,
+        n: int,
+        timeout: float | None = None,
+        *,
+        waiting: Callable[[], object] | None = None,
+    ) -> list[Any]:
+        """Take up to `n` objects, at least one; see `ShmQueue.get_many`."""
+
+    def get_batch(
+        self,
+        weight: int,
+        timeout: float | None = None,
+        least: int | None = None,
+        *,
+        waiting: Callable[[], object] | None = None,
+    ) -> list[Any]:
+        """Take objects until their weights add up to `weight`; see `ShmQueue.get_batch`."""
 
 @disjoint_base
 class ChannelBase:

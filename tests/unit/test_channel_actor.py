@@ -87,7 +87,7 @@ def test_what_comes_late_is_had_if_it_is_still_on_lease(actors, channel, monkeyp
     until(lambda: actors.ask("end", False))
 
 
-@pytest.mark.usefixtures("late")
+@pytest.mark.usefixtures("late", "by_calls")
 @pytest.mark.parametrize("lease", [False, True], ids=["plain get", "lease"])
 def test_what_comes_when_its_lease_is_over_is_had_once(actors, channel, lease):
     queues = actors.start().way("ray")
@@ -338,6 +338,7 @@ def test_a_put_that_is_not_answered_is_cancelled(actors):
     until(lambda: "cancel" in actors.handle.called, DEADLINE_S)
 
 
+@pytest.mark.usefixtures("by_calls")
 def test_what_was_on_its_way_to_a_get_that_heard_nothing_comes_back(actors, channel):
     queues = actors.start().way("ray")
     queues.put("k", "a", 0, None)

@@ -15,7 +15,7 @@ from shoal.process import own_process
 from support.channel_actor import held_up
 from support.processes import until
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("by_calls")]
 
 DEADLINE_S = 10
 LEASE_S = 0.2

@@ -11,7 +11,7 @@ from shoal.errors import ChannelEmpty, PeerLostError, ShoalTimeoutError
 from support.channel_actor import DEADLINE_S, held_up
 from support.processes import until
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("by_calls")]
 
 both_ways = pytest.mark.parametrize("how", ["sync", "async"])
 
@@ -46,7 +46,6 @@ def test_a_batch_that_lingers_ends_with_its_time(actors, channel):
 
 
 @both_ways
-@pytest.mark.usefixtures("by_calls")
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_put_ends_with_its_time(actors, how, number):
     queues = actors.start().way("ray")

@@ -1,31 +1,21 @@
-"""The lane: puts from another node over TCP, without the interpreter of the channel's actor."""
+"""The lane of a channel: puts and gets from another node, without the interpreter of its actor."""
 
-import contextlib
-import os
 import re
-import signal
 import socket
 import threading
 from types import SimpleNamespace
 
 import pytest
 
-from shoal import _backend
 from shoal.deadline import Deadline
 from shoal.errors import (
-    ChannelClosed,
     ChannelError,
-    ChannelExistsError,
     ChannelFull,
-    ChannelMemoryError,
     PeerLostError,
     ShoalTimeoutError,
-    ShoalTypeError,
-    ShoalValueError,
     TransportError,
 )
 from shoal.queues.protocol import ONE
-from shoal.shm.keys import canonical
 from support.channel_actor import DEADLINE_S
 from support.processes import until
 
@@ -36,239 +26,6 @@ KEY = bytes(range(32))
 def _core_with_a_lane(backend):
     if not hasattr(backend, "LaneServer"):
         pytest.skip("the pure core has no lane")
-
-
-@pytest.fixture
-def queue(session, shm):
-    return shm.Queue(session, b"q", name="queue 'q'")
-
-
-@pytest.fixture
-def server(session):
-    server = _backend.LaneServer(session, "127.0.0.1", KEY)
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def client(server):
-    return _backend.LaneClient(*server.address, KEY)
-
-
-def far(client, **options):
-    return _backend.LaneQueue(client, canonical(b"q"), name="queue 'q'", **options)
-
-
-# The classes of the core.
-
-
-def test_what_is_put_from_another_node_is_what_a_put_here_would_be(session, queue, client):
-    put = far(client)
-    items = [b"x", "text", {"a": [1, 2.5, None]}, bytes(100_000), bytearray(70_000)]
-    put.put(items[0], 3)
-    put.put_nowait(items[1])
-    put.put_many(items[2:], [1, 2, 3])
-    assert [message for _, message in queue.peek()] == items
-    assert [weight for weight, _ in queue.peek()] == [3, 0, 1, 2, 3]
-    assert [queue.get() for _ in items] == items
-
-
-def test_arrays_arrive_with_their_layout(queue, client):
-    np = pytest.importorskip("numpy")
-    sent = [np.arange(60_000).reshape(200, 300), np.ones((3, 5), "f2"), np.empty((0, 4))]
-    far(client).put({"a": sent, "views": sent[0][::2]})
-    got = queue.get()
-    for there, here in zip([*got["a"], got["views"]], [*sent, sent[0][::2]], strict=True):
-        assert there.dtype == here.dtype
-        assert np.array_equal(there, here)
-
-
-def test_a_put_that_finds_no_room_fails_as_one_here_does(session, shm, client):
-    here = shm.Queue(session, b"q", 2, name="queue 'q'")
-    there = far(client, maxsize=2)
-    there.put_many([1, 2])
-
-    def errors_of(queue):
-        calls = {
-            ChannelFull: lambda: queue.put_nowait(3),
-            ShoalTimeoutError: lambda: queue.put(3, 0, 0.05),
-        }
-        for error, call in calls.items():
-            with pytest.raises(error) as caught:
-                call()
-            yield str(caught.value), caught.value.refusal
-        with pytest.raises(ShoalTimeoutError) as caught:
-            queue.put_many([3, 4], None, 0)
-        yield str(caught.value), caught.value.refusal, caught.value.done
-
-    assert list(errors_of(there)) == list(errors_of(here))
-    here.close()
-    closed = []
-    for queue in (here, there):
-        for call in (lambda q: q.put(3), lambda q: q.put_nowait(3), lambda q: q.put_many([3])):
-            with pytest.raises(ChannelClosed) as caught:
-                call(queue)
-            closed.append(str(caught.value))
-    assert closed[:3] == closed[3:]
-
-
-def test_a_message_that_never_fits_fails_as_one_here_does(session, shm, client):
-    here = shm.Queue(session, b"q", None, 1000, name="queue 'q'")
-    texts = []
-    for queue in (here, far(client, max_bytes=1000)):
-        with pytest.raises(ChannelMemoryError) as caught:
-            queue.put(bytes(5000))
-        texts.append(str(caught.value))
-    big = shm.Queue(session, b"big", name="queue 'q'")
-    for queue in (big, _backend.LaneQueue(client, canonical(b"big"), name="queue 'q'")):
-        with pytest.raises(ChannelMemoryError) as caught:
-            queue.put(bytes(65 * 2**20))
-        texts.append(str(caught.value))
-    assert texts[0] == texts[1]
-    assert texts[2] == texts[3]
-
-
-def test_memory_that_is_used_up_is_an_error_that_names_its_holders(shm, place):
-    with shm.Session.create(dir=place, max_bytes=2**20, memory_policy="error") as session:
-        here = shm.Queue(session, b"q", name="queue 'q'")
-        server = _backend.LaneServer(session, "127.0.0.1", KEY)
-        there = far(_backend.LaneClient(*server.address, KEY))
-        texts = []
-        for queue in (there, here):
-            with contextlib.suppress(ChannelMemoryError):
-                for _ in range(10):
-                    queue.put(bytes(300_000))
-            with pytest.raises(ChannelMemoryError, match=f"process {os.getpid()} holds") as caught:
-                queue.put(bytes(300_000))
-            texts.append(str(caught.value))
-        server.stop()
-        assert texts[0] == texts[1]
-
-
-def test_what_cannot_be_encoded_is_an_error_after_what_comes_before_it(queue, client):
-    with pytest.raises(Exception, match="cannot pickle") as caught:
-        far(client).put_many([1, 2, threading.Lock(), 3])
-    assert caught.value.done == 2
-    assert [queue.get_nowait(), queue.get_nowait()] == [1, 2]
-    assert queue.empty()
-
-
-@pytest.mark.parametrize("policy", ["block", "error", "drop_oldest", "keep_latest"])
-def test_the_policies_are_those_of_a_channel(session, shm, client, policy):
-    here = shm.Queue(session, b"q", 2)
-    put = far(client, maxsize=2, policy=policy)
-    put.put_many([1, 2])
-    if policy in ("block", "error"):
-        with pytest.raises(ChannelFull if policy == "error" else ShoalTimeoutError):
-            put.put(3, 0, 0.01)
-    else:
-        put.put(3, 0, 0.01)
-    left = {"drop_oldest": [2, 3], "keep_latest": [3]}.get(policy, [1, 2])
-    assert [item for _, item in here.peek()] == left
-
-
-def test_a_queue_with_another_bound_is_named(session, shm, client):
-    shm.Queue(session, b"q", 2)
-    with pytest.raises(ChannelExistsError, match=r"queue 'q': the queue has maxsize=2"):
-        far(client, maxsize=3).put(1)
-    far(client).put(1)
-
-
-def test_a_put_that_waits_ends_by_what_is_called_meanwhile(session, shm, client):
-    here = shm.Queue(session, b"q", 1)
-    put = far(client, maxsize=1)
-    put.put(1)
-
-    def stop():
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        put.put(2, waiting=stop)
-    # The server notices that the caller has gone: its message is not put later.
-    assert here.get() == 1
-    put.put(3)
-    assert here.get() == 3
-
-
-def test_a_signal_ends_a_put_that_waits(session, shm, client):
-    shm.Queue(session, b"q", 1)
-    put = far(client, maxsize=1)
-    put.put(1)
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(KeyboardInterrupt):
-            put.put(2)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-
-
-def test_strangers_put_nothing(queue, server):
-    stranger = _backend.LaneClient(*server.address, bytes(32))
-    with pytest.raises(ConnectionRefusedError, match=re.escape(str(server.address[1]))):
-        far(stranger).put(1)
-    assert queue.empty()
-
-
-def test_nobody_who_listens_is_an_error_before_anything_is_sent(session):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    queue = far(_backend.LaneClient("127.0.0.1", port, KEY))
-    with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{port} could not be reached"):
-        queue.put(1)
-
-
-def test_a_server_that_stops_ends_the_puts_that_wait(session, shm, server, client):
-    here = shm.Queue(session, b"q", 1)
-    put = far(client, maxsize=1)
-    put.put(1)
-    errors = []
-
-    def wait():
-        try:
-            put.put(2)
-        except ConnectionResetError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    until(lambda: here.stats()["producers_waiting"], DEADLINE_S)
-    server.stop()
-    server.stop()
-    thread.join(DEADLINE_S)
-    assert "it is not known whether the message is in the channel" in str(errors[0])
-    assert server.connections == 0
-    assert [item for _, item in here.peek()] == [1]
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "text"),
-    [
-        (lambda s: _backend.LaneServer(s, "nowhere", KEY), ShoalValueError, "ip='nowhere': expected"),
-        (lambda s: _backend.LaneServer(s, 7, KEY), ShoalTypeError, "ip=7: expected a str"),
-        (lambda s: _backend.LaneServer(s, "192.0.2.77", KEY), TransportError, "no server can listen"),
-        (lambda s: _backend.LaneServer(s, "127.0.0.1", b"x"), ShoalValueError, "expected 32 bytes, got 1"),
-        (lambda _: _backend.LaneClient("127.0.0.1", 0, KEY), ShoalValueError, "port=0: expected 1 to"),
-        (lambda _: _backend.LaneClient("127.0.0.1", 1, "x"), ShoalTypeError, "key='x': expected bytes"),
-        (lambda _: _queue(b""), ShoalValueError, "key: expected 1 to 65535 bytes, got 0"),
-        (lambda _: _queue(b"q", policy="best"), ShoalValueError, "policy='best': expected block"),
-        (lambda _: _queue(b"q", -1), ShoalValueError, "maxsize=-1: expected 0 to"),
-    ],
-)  # fmt: skip
-def test_arguments_that_are_not_valid_are_named(session, make, error, text):
-    with pytest.raises(error, match=text):
-        make(session)
-
-
-def _queue(key, *args, **options):
-    return _backend.LaneQueue(_backend.LaneClient("127.0.0.1", 1, KEY), key, *args, **options)
-
-
-# Channels of another node.
 
 
 @pytest.fixture
@@ -303,6 +60,60 @@ def test_puts_go_on_while_the_interpreter_of_the_actor_stands_still(actors, far_
     with actors.standing_still():
         queues.put("k", 1, 0, Deadline(DEADLINE_S))
         assert take(actors) == ["first", 1]
+
+
+def test_gets_make_no_call_to_the_actor(actors, channel, far_queues):
+    queues, here = far_queues(), actors.way("shm")
+    here.put_many("k", [1, 2, 3, 4], [1, 1, 1, 1], Deadline(DEADLINE_S))
+    assert queues.take("k", ONE, Deadline(DEADLINE_S)) == "first"
+    assert queues.take("k", ONE, None) == 1
+    want = channel.protocol.Want
+    assert queues.take("k", want("many", 2), Deadline(DEADLINE_S)) == [2, 3]
+    lingers = want("batch", 5, least=1, linger=0.01)
+    assert queues.take("k", lingers, Deadline(DEADLINE_S)) == [4]
+    assert actors.handle.called == []
+
+
+def test_gets_go_on_while_the_interpreter_of_the_actor_stands_still(actors, far_queues):
+    queues = far_queues()
+    with actors.standing_still():
+        assert queues.take("k", ONE, Deadline(DEADLINE_S)) == "first"
+
+
+def test_a_get_that_has_no_answer_about_the_lane_ends_with_its_time(actors):
+    queues = actors.start().way("ray")
+    text = (
+        r"get: no message in the channel 'c', key 'k' within 0.2 s: the actor c:0 does not answer"
+    )
+    with actors.standing_still(), pytest.raises(ShoalTimeoutError, match=text):
+        queues.take("k", ONE, Deadline(0.2))
+
+
+def test_a_put_that_has_no_answer_about_the_lane_puts_nothing(actors):
+    queues = actors.start().way("ray")
+    text = (
+        "put: the channel 'c', key 'k': no connection within 0.2 s: the actor c:0 does not answer"
+    )
+    with actors.standing_still(), pytest.raises(ShoalTimeoutError, match=text):
+        queues.put("k", 1, 0, Deadline(0.2))
+    assert take(actors) == []
+
+
+def test_a_get_that_waits_goes_on_at_the_next_process_of_the_actor(actors, far_queues):
+    queues, got = far_queues(), []
+    assert queues.take("k", ONE, Deadline(DEADLINE_S)) == "first"
+    thread = threading.Thread(
+        target=lambda: got.append(queues.take("k", ONE, Deadline(DEADLINE_S)))
+    )
+    thread.start()
+    until(lambda: queues.counts("k").waiting_consumers, DEADLINE_S)
+    server, _ = actors.worker._lane
+    actors.start()
+    queues._calls._handle = actors.handle
+    server.stop()
+    actors.way("shm").put("k", 1, 0, Deadline(DEADLINE_S))
+    thread.join(DEADLINE_S)
+    assert got == [1]
 
 
 def test_asynchronous_puts_come_before_the_puts_that_follow_them(actors, far_queues):

@@ -1,11 +1,10 @@
 """`RemoteQueues`: a channel's queues on another node.
 
-Puts that wait in the calling thread go over the lane to the actor's process; everything else, and
-every operation without a lane, is a call to the channel's actor.
+Puts and gets that wait in the calling thread go over the lane to the actor's process, except for
+gets with leases; everything else, and every operation without a lane, is a call to the channel's actor.
 """
 
 import asyncio
-import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -208,18 +207,27 @@ class RemoteQueues:
         return int(accepted)
 
     def _find_lane(self, deadline: Deadline | None) -> LaneAddress | None:
-        """Ask the actor where its process is reached; wait while it starts again."""
-        limit = _limit(deadline)
+        """Ask the actor where its process is reached; wait while it starts again.
+
+        Raises:
+            TimeoutError: The deadline is over; the text says why.
+        """
+        limit, label = _limit(deadline), self._calls.label
 
         def steps() -> Steps[Any]:
-            until = Deadline(math.inf) if limit is None else limit
             while True:
                 try:
                     _, address = yield from self._calls.serve("lane", until=limit)
                 except ActorRestartsError:
-                    if until.expired:
+                    if deadline is None:
                         raise
-                    yield from self._calls.until_restarted(until)
+                    if deadline.expired:
+                        raise TimeoutError(f"{label} starts again") from None
+                    yield from self._calls.until_restarted(deadline)
+                except ActorSilentError:
+                    if limit is None or not limit.expired:
+                        raise
+                    raise TimeoutError(f"{label} does not answer") from None
                 else:
                     return address
 
@@ -249,6 +257,9 @@ class RemoteQueues:
             taken = result_of(future, long_wait("get", "an item", self._shown(_key(key)), deadline))
             taken.deliver()
             return taken.value
+        over_lane = None if want.lease else self._lane.take(key, want, deadline)
+        if over_lane is not None:
+            return over_lane.value
         wait = self._wait("get", key, "an item", deadline)
         found = self._calls.run(self._take_steps(_key(key), want, deadline), wait)
         taken = self._opened(key, want, found)

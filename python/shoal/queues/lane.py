@@ -1,8 +1,8 @@
-"""`Lane`: puts into a channel's queues on another node, from the calling thread over TCP.
+"""`Lane`: a channel's queues on another node, used from the calling thread over TCP.
 
-The channel's actor listens beside the memory that stores the items, and its threads put into it
-without its interpreter. `LaneAddress` comes from the actor over Ray, with a key that only processes
-of the job get.
+The channel's actor listens beside the memory that stores the items, and its threads put into it and
+take from it without its interpreter. `LaneAddress` comes from the actor over Ray, with a key that
+only processes of the job get.
 """
 
 import os
@@ -13,11 +13,12 @@ from shoal import _backend
 from shoal.context import env_var
 from shoal.deadline import Deadline
 from shoal.errors import ChannelClosed, ChannelExistsError, ShoalTimeoutError, TransportError
-from shoal.queues.protocol import set_done
+from shoal.queues.protocol import NOTHING, Taken, Want, set_done
 from shoal.queues.settings import ChannelSettings
-from shoal.queues.shared import log_waits, with_whole_timeout
+from shoal.queues.shared import log_waits, take_in_time, with_whole_timeout
 from shoal.shm import Session
 from shoal.shm.keys import canonical
+from shoal.shm.refusals import timeout_error
 
 if TYPE_CHECKING:
     from shoal._backend import LaneClient, LaneQueue, LaneServer
@@ -50,7 +51,7 @@ class LaneAddress(NamedTuple):
 
 
 def listen(session: Session, ip: str) -> "tuple[LaneServer, LaneAddress] | None":
-    """Let processes of other nodes put into a session; return None if its core has no lanes.
+    """Let processes of other nodes use a session; return None if its core has no lanes.
 
     Args:
         session: The session.
@@ -81,13 +82,43 @@ class _Server(NamedTuple):
     queues: "dict[bytes, LaneQueue]"
 
 
+class _Call(NamedTuple):
+    """One operation on the queue of a key.
+
+    Attributes:
+        operation: Its name.
+        shown: The name of the queue in messages.
+        key: The key.
+        deadline: When it ends; None if it does not wait.
+        takes: Whether it takes items.
+    """
+
+    operation: str
+    shown: str
+    key: Hashable
+    deadline: Deadline | None
+    takes: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.operation}: {self.shown}"
+
+    def late(self, deadline: Deadline, why: str) -> ShoalTimeoutError:
+        """Return the error for a deadline that passed before the actor's process answered."""
+        if self.takes:
+            error = timeout_error(self.operation, self.shown, deadline.timeout, NOTHING)
+            error.args = (f"{error}: {why}",)
+            return error
+        return ShoalTimeoutError(f"{self}: no connection within {deadline.timeout:g} s: {why}")
+
+
 class Lane:
     """The way to the session of one actor of a channel.
 
     Args:
         settings: The channel.
-        find: Asks the actor for its address; None if it has no server. Raises the channel's errors.
-        lost: Returns the error of a put whose outcome is unknown, from the address and the reason.
+        find: Asks the actor for its address; None if it has no server. Raises the channel's errors,
+            and `TimeoutError` with a reason at the deadline.
+        lost: Returns the error of a call that was not answered, from the address and the reason.
         check_job: Raises an error if the job of this process has ended.
     """
 
@@ -116,10 +147,10 @@ class Lane:
             if deadline is None:
                 queue.put_nowait(item, weight)
                 return
-            waiting = self._waiting("put", queue, deadline)
+            waiting = self._waiting("put", "room", queue, deadline)
             queue.put(item, weight, deadline.remaining, waiting=waiting)
 
-        return self._use(key, "put", deadline, put)
+        return self._use(_Call("put", self._settings.shown(key), key, deadline), put)
 
     def put_many(
         self, key: Hashable, items: Sequence[object], weights: Sequence[int], deadline: Deadline
@@ -133,7 +164,7 @@ class Lane:
 
         def put(queue: "LaneQueue") -> None:
             nonlocal done
-            waiting = self._waiting("put_many", queue, deadline)
+            waiting = self._waiting("put_many", "room", queue, deadline)
             try:
                 queue.put_many(items[done:], weights[done:], deadline.remaining, waiting=waiting)
             except Exception as error:
@@ -141,16 +172,36 @@ class Lane:
                 raise
 
         try:
-            return self._use(key, "put_many", deadline, put)
+            return self._use(_Call("put_many", self._settings.shown(key), key, deadline), put)
         except Exception as error:
             set_done(error, done)
             raise
 
+    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Taken | None:
+        """Take items; a deadline of None means without waiting.
+
+        Returns:
+            None if there is no lane to the actor: then nothing was done.
+        """
+        found: Taken | None = None
+
+        def take(queue: "LaneQueue") -> None:
+            nonlocal found
+            if deadline is None:
+                found = Taken(queue.get_nowait())
+                return
+            waiting = self._waiting("get", "an item", queue, deadline)
+            found = Taken(take_in_time(queue, want, deadline, waiting))
+
+        shown = self._settings.shown(key)
+        self._use(_Call(want.operation, shown, key, deadline, takes=True), take)
+        return found
+
     def _waiting(
-        self, operation: str, queue: "LaneQueue", deadline: Deadline
+        self, operation: str, awaited: str, queue: "LaneQueue", deadline: Deadline
     ) -> Callable[[], None]:
         """Return what a call does while it waits: it logs that, and ends with the job."""
-        log = log_waits(operation, "room", queue, deadline)
+        log = log_waits(operation, awaited, queue, deadline)
 
         def waiting() -> None:
             self._check_job()
@@ -158,63 +209,65 @@ class Lane:
 
         return waiting
 
-    def _use(
-        self,
-        key: Hashable,
-        operation: str,
-        deadline: Deadline | None,
-        use: "Callable[[LaneQueue], None]",
-    ) -> bool:
+    def _use(self, call: "_Call", use: "Callable[[LaneQueue], None]") -> bool:
         """Use the queue of a key; find the actor again if its former process has ended."""
-        encoded, bound = canonical(key), True
+        encoded, bound = canonical(call.key), True
         refused, why = None, ""
         while self._is_there:
             self._check_job()
-            server = self._server or self._connected(deadline)
+            server = self._server or self._connected(call)
             if server is None:
                 break
             if server.address == refused:
-                raise TransportError(
-                    f"{operation}: {self._shown(key)}: its actor answers over Ray, but {why}. "
-                    f"{_HINT}"
-                )
-            queue = server.queues.get(encoded) or self._opened(server, key, encoded, bound=bound)
+                raise TransportError(f"{call}: its actor answers over Ray, but {why}. {_HINT}")
+            queue = server.queues.get(encoded) or self._opened(server, call, encoded, bound=bound)
             try:
-                use(queue)
+                why = self._attempt(call, server, queue, use)
             except ChannelExistsError:  # the key was given a bound of its own
                 if not bound:
                     raise
                 bound = False
                 server.queues.pop(encoded, None)
-            except ConnectionRefusedError as error:  # nothing was sent
-                self._forget(server)
-                refused, why = server.address, str(error)
-                self._check_time(operation, key, deadline, why)
-            except ChannelClosed:
-                self._check_job()
-                raise
-            except ConnectionResetError as error:
-                self._forget(server)
-                raise self._lost(server.address, str(error)) from None
-            except ShoalTimeoutError as error:
-                if deadline is None:
-                    raise
-                raise with_whole_timeout(error, operation, queue.name, deadline) from None
-            else:
+                continue
+            if not why:
                 return True
+            refused = server.address
         return False
 
-    def _check_time(
-        self, operation: str, key: Hashable, deadline: Deadline | None, why: str
-    ) -> None:
-        if deadline is not None and deadline.expired:
-            raise ShoalTimeoutError(
-                f"{operation}: {self._shown(key)}: no connection within {deadline.timeout:g} s: "
-                f"{why}. {_HINT}"
-            )
+    def _attempt(
+        self, call: "_Call", server: _Server, queue: "LaneQueue", use: "Callable[[LaneQueue], None]"
+    ) -> str:
+        """Use a queue once; return why its server did nothing, an empty string if it is done."""
+        deadline = call.deadline
+        try:
+            use(queue)
+        except (ConnectionRefusedError, ConnectionResetError) as error:
+            self._forget(server)
+            # A take that was not answered has taken nothing.
+            again = isinstance(error, ConnectionRefusedError) or (call.takes and deadline)
+            if not again:
+                raise self._lost(server.address, str(error)) from None
+            if deadline is not None and deadline.expired:
+                raise call.late(
+                    deadline, str(error) if call.takes else f"{error}. {_HINT}"
+                ) from None
+            return str(error)
+        except ChannelClosed:
+            self._check_job()
+            raise
+        except ShoalTimeoutError as error:
+            if deadline is None:
+                raise
+            raise with_whole_timeout(error, call.operation, queue.name, deadline) from None
+        return ""
 
-    def _connected(self, deadline: Deadline | None) -> _Server | None:
-        address = self._find(deadline)
+    def _connected(self, call: "_Call") -> _Server | None:
+        try:
+            address = self._find(call.deadline)
+        except TimeoutError as error:
+            if call.deadline is None:
+                raise
+            raise call.late(call.deadline, str(error)) from None
         if address is None:
             self._is_there = False
             return None
@@ -226,7 +279,7 @@ class Lane:
             self._server = None
 
     def _opened(
-        self, server: _Server, key: Hashable, encoded: bytes, *, bound: bool
+        self, server: _Server, call: "_Call", encoded: bytes, *, bound: bool
     ) -> "LaneQueue":
         settings = self._settings
         if len(server.queues) >= _MANY:
@@ -237,10 +290,7 @@ class Lane:
             settings.maxsize if bound else None,
             settings.key_bytes or None,
             settings.policy,
-            self._shown(key),
+            call.shown,
         )
         server.queues[encoded] = queue
         return queue
-
-    def _shown(self, key: Hashable) -> str:
-        return f"the channel {self._settings.name!r}, key {key!r}"

@@ -39,6 +39,7 @@ __all__ = [
     "log_waits",
     "put_now",
     "put_or_wait",
+    "take_in_time",
     "take_now",
     "take_or_wait",
     "taken",
@@ -200,14 +201,7 @@ class SharedQueues(Engine):
             return super().take(key, want, deadline)
         self._order.raise_set_aside(key)
         queue = self._queue(key)
-        waiting = log_waits("get", "an item", queue, deadline)
-        for phase, until in want.phases(deadline):
-            try:
-                return take_within(queue, phase, until.remaining, waiting)
-            except ShoalTimeoutError as error:
-                if until is deadline or Refusal.of(error) is None:
-                    raise with_whole_timeout(error, want.operation, queue.name, deadline) from None
-        return None
+        return take_in_time(queue, want, deadline, log_waits("get", "an item", queue, deadline))
 
     def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
         """Let the next get of a key raise an error."""
@@ -421,7 +415,7 @@ def take_or_wait(queue: Queue, want: Want) -> Any:
 
 
 def take_within(
-    queue: Queue, want: Want, seconds: float, waiting: Callable[[], object] | None = None
+    queue: Any, want: Want, seconds: float, waiting: Callable[[], object] | None = None
 ) -> Any:
     """Take the wanted items, waiting for them.
 
@@ -446,6 +440,19 @@ def take_within(
     if lease:
         return queue.get_batch(amount, seconds, least, lease=True, waiting=waiting)
     return queue.get_batch(amount, seconds, least, waiting=waiting)
+
+
+def take_in_time(
+    queue: "Queue | LaneQueue", want: Want, deadline: Deadline, waiting: Callable[[], object]
+) -> Any:
+    """Take the wanted items, waiting for them until a deadline; see `take_within`."""
+    for phase, until in want.phases(deadline):
+        try:
+            return take_within(queue, phase, until.remaining, waiting)
+        except ShoalTimeoutError as error:
+            if until is deadline or Refusal.of(error) is None:
+                raise with_whole_timeout(error, want.operation, queue.name, deadline) from None
+    return None
 
 
 def log_waits(

@@ -9,9 +9,10 @@
 //! ```
 //! use std::net::Ipv4Addr;
 //!
-//! use shoal_lane::client::{self, Client, Parcel, Target};
+//! use shoal_lane::client::{self, Bytes, Client, Parcel, Target};
 //! use shoal_lane::handshake::Key;
 //! use shoal_lane::server::{self, Server};
+//! use shoal_shm::Want;
 //! use shoal_shm::blocking::Deadline;
 //! # use shoal_shm::session::{MemoryPolicy, Session, Settings};
 //!
@@ -33,6 +34,10 @@
 //! let target = Target { key: b"numbers", ..Target::default() };
 //! let seven = Parcel { parts: &[b"seven"], ..Parcel::default() };
 //! client.put(&target, &seven, Deadline::Never, &mut || true)?; // now it is in the channel
+//!
+//! let taken = client.take(&target, Want::Count(1), Deadline::Never, &mut || true)?;
+//! assert!(matches!(&taken.messages[0].bytes, Bytes::Short(bytes) if bytes == b"seven"));
+//! taken.keep(&mut || true)?; // before, the message would go back to the channel
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -64,8 +69,8 @@
 //!    or the server has forgotten the stream, the outcome is unknown, and the client says so.
 //! 5. **A take lends.** The server keeps the messages until the client has confirmed them or given
 //!    them back; its next request confirms them too. On the next connection of the stream the same
-//!    messages come again. If the record of the stream ends, they go back to their queue. (The client
-//!    does not take yet.)
+//!    messages come again. If the record of the stream ends, they go back to their queue. The client
+//!    confirms when it has rebuilt them; if the connection was cut, on the next one of the stream.
 //! 6. **Is the peer there?** The server asks the kernel in each slice of a wait, and after it, before
 //!    it puts. The record of a stream without a connection ends 2 s after the peer has ended the
 //!    connection, and 12 s after the network has.
@@ -75,15 +80,16 @@
 //! # What the kernel does
 //!
 //! A client whose long message waits for room fills the buffers of both kernels. Two things follow.
-//! The end of its connection would wait behind these bytes, so a client ends one by a reset, which
-//! also a killed process sends. And its kernel takes 10 s without room for a peer that has gone, and
+//! The end of its connection would wait behind these bytes, so a client that puts ends one by a reset,
+//! which also a killed process sends. (After a take it ends in order: the confirmation arrives.) And its kernel takes 10 s without room for a peer that has gone, and
 //! ends the connection: the client goes on with another one, as after any cut.
 //!
 //! # States
 //!
 //! A connection, at the server: handshake (at most 5 s, at most 64 at once, the oldest is dropped),
 //! reading, waiting for room or for messages, replying, reading, …, closed. A stream: connected, apart, forgotten. A
-//! put, at the client: sent, then done, failed or unknown.
+//! put, at the client: sent, then done, failed or unknown. A take: asked, then lent, then kept or given
+//! back.
 //!
 //! # Modules
 //!
@@ -92,7 +98,7 @@
 //! | [`handshake`] | both sides prove that they know the key |
 //! | [`frame`] | the bytes of requests and replies |
 //! | [`server`] | accepts connections, keeps the records of streams, puts into the session and takes from it |
-//! | [`client`] | keeps idle connections, sends messages, and goes on after a cut |
+//! | [`client`] | keeps idle connections, sends and receives messages, and goes on after a cut |
 
 pub mod client;
 pub mod frame;

@@ -136,11 +136,12 @@ impl Socket {
         Ok(flags)
     }
 
-    /// Makes the end of this connection reach the peer at once, also if bytes wait to be sent: when
-    /// this process closes it, or is killed. Otherwise the end would follow those bytes, and a
-    /// server that waits for room does not read them.
-    pub(crate) fn end_abruptly(&self) -> io::Result<()> {
-        Ok(sockopt::set_socket_linger(&self.0, Some(Duration::ZERO))?)
+    /// Whether the end of this connection reaches the peer at once, also if bytes wait to be sent:
+    /// when this process closes it, or is killed. Otherwise the end follows those bytes, and a server
+    /// that waits for room does not read them.
+    pub(crate) fn end_abruptly(&self, abruptly: bool) -> io::Result<()> {
+        let linger = abruptly.then_some(Duration::ZERO);
+        Ok(sockopt::set_socket_linger(&self.0, linger)?)
     }
 
     /// Ends the connection at once, without the bytes that wait to be sent; also for copies of its
@@ -214,6 +215,13 @@ impl<'a> Patience<'a> {
             go_on: self.go_on,
             asked: self.asked,
         }
+    }
+
+    /// Does not end before this time has passed from now.
+    pub(crate) fn last_at_least(&mut self, limit: Duration) {
+        self.deadline = self
+            .deadline
+            .map(|deadline| deadline.max(Instant::now() + limit));
     }
 
     /// Maximum time of the next sleep.
@@ -418,7 +426,7 @@ mod tests {
         let ends: [fn(Socket); 2] = [|near| near.abort(), drop];
         for end in ends {
             let (near, far) = pair();
-            near.end_abruptly().expect("connected");
+            near.end_abruptly(true).expect("connected");
             fill(&near);
             end(near);
             assert!(!far.is_there());

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use shoal_codec::decode_inline;
-use shoal_shm::session::{Error, SessionQueue};
+use shoal_shm::session::{Error, SessionQueue, Shortage};
 use shoal_shm::{Descriptor, Keep, Label, Loan, Message, Payload, Taken, Want};
 
 use super::errors::{closed, refused};
@@ -19,6 +19,26 @@ pub(super) struct Get<'a, 'py> {
     pub(super) want: Want,
     pub(super) keep: Keep,
     pub(super) limit: Limit<'a, 'py>,
+}
+
+impl Get<'_, '_> {
+    /// The exception of a get that found too little in the queue `name`.
+    pub(super) fn found_nothing(&self, py: Python<'_>, name: &str, why: &Shortage) -> PyErr {
+        match self.limit.seconds(py) {
+            Err(error) => error,
+            Ok(None) => refused(py, "ChannelEmpty", why.text(self.operation, name), why),
+            Ok(Some(seconds)) => {
+                let message = why.timeout_text(self.operation, name, &seconds);
+                refused(py, "ShoalTimeoutError", message, why)
+            }
+        }
+    }
+
+    /// The exception of a get from the queue `name`, which is closed.
+    pub(super) fn found_closed(&self, py: Python<'_>, name: &str) -> PyErr {
+        let operation = self.operation;
+        closed(py, format!("{operation}: {name} is closed and empty"))
+    }
 }
 
 /// The properties of a message that was taken.
@@ -126,21 +146,10 @@ impl PyShmQueue {
         let (operation, name) = (get.operation, self.name.as_str());
         match taken {
             Ok(Taken::Messages { .. }) => return Ok(()),
-            Ok(Taken::Closed) => {
-                let message = format!("{operation}: {name} is closed and empty");
-                return Err(closed(py, message));
-            }
+            Ok(Taken::Closed) => return Err(get.found_closed(py, name)),
             Ok(_) => (),
             Err(error) => return Err(self.failed(py, operation, &error)),
         }
-        let why = queue.shortage_of_take(get.want);
-        Err(match get.limit.seconds(py) {
-            Err(error) => error,
-            Ok(None) => refused(py, "ChannelEmpty", why.text(operation, name), &why),
-            Ok(Some(seconds)) => {
-                let message = why.timeout_text(operation, name, &seconds);
-                refused(py, "ShoalTimeoutError", message, &why)
-            }
-        })
+        Err(get.found_nothing(py, name, &queue.shortage_of_take(get.want)))
     }
 }

@@ -14,7 +14,10 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyByteArray;
 use shoal_codec::{Payload, Pinned};
+use shoal_format::Payload as _;
+use shoal_lane::client::Buffer;
 use shoal_shm::segment::Mapping;
 use shoal_shm::session::{Draft, Held};
 
@@ -26,6 +29,8 @@ enum Owner {
     Draft(Arc<Mapping>, u64),
     /// An opened parcel: memory of a Python object that nothing else uses.
     Parcel(Arc<Pinned>),
+    /// A message of another node.
+    Received(Arc<Buffer>),
 }
 
 /// A part of a message as writable memory.
@@ -63,6 +68,14 @@ impl Loan {
             len: len as u64,
         }
     }
+
+    pub(super) fn of_received(bytes: &Arc<Buffer>, at: usize, len: usize) -> Self {
+        Self {
+            owner: Owner::Received(Arc::clone(bytes)),
+            at: at as u64,
+            len: len as u64,
+        }
+    }
 }
 
 #[pymethods]
@@ -86,13 +99,17 @@ impl Loan {
             Owner::Parcel(bytes) => {
                 bytes.pointer(usize::try_from(this.at)?, usize::try_from(this.len)?)
             }
+            Owner::Received(bytes) => {
+                bytes.pointer(usize::try_from(this.at)?, usize::try_from(this.len)?)
+            }
         };
         let start = start.ok_or_else(|| PyValueError::new_err("the message has no such part"))?;
         let len = ffi::Py_ssize_t::try_from(this.len)?;
         // SAFETY: Python passes a `view` to be filled, and `slf` is alive. The `len` bytes from
-        // `start` on lie in a mapping, or in the writable buffer of an object; `owner` keeps that,
-        // this object keeps `owner`, and the view holds a reference to this object. The bytes
-        // belong to this process: they are part of a message that it has taken, or has not put.
+        // `start` on lie in a mapping, in the writable buffer of an object, or in a buffer of the
+        // lane; `owner` keeps that, this object keeps `owner`, and the view holds a reference to this
+        // object. The bytes belong to this process: they are part of a message that it has taken, or
+        // has not put.
         let failed = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start.as_ptr().cast(), len, 0, flags)
         };
@@ -125,5 +142,46 @@ impl Payload for Lent {
             len: len as u64,
         };
         Ok(Bound::new(py, loan)?.into_any())
+    }
+}
+
+/// A message of another node, as the decoder reads it.
+pub(super) enum Received {
+    Short(Vec<u8>),
+    Long(Arc<Buffer>),
+}
+
+impl shoal_format::Payload for Received {
+    fn byte_len(&self) -> usize {
+        match self {
+            Self::Short(bytes) => bytes.len(),
+            Self::Long(bytes) => bytes.len(),
+        }
+    }
+
+    fn read(&self, at: usize, to: &mut [u8]) {
+        // The decoder asks only for bytes that exist.
+        match self {
+            Self::Short(bytes) => bytes.as_slice().read(at, to),
+            Self::Long(bytes) => bytes.read(at, to),
+        }
+    }
+}
+
+impl Payload for Received {
+    fn view<'py>(&self, py: Python<'py>, at: usize, len: usize) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Self::Short(_) => {
+                let copy = PyByteArray::new_with(py, len, |to| {
+                    self.read(at, to);
+                    Ok(())
+                })?;
+                Ok(copy.into_any())
+            }
+            Self::Long(bytes) => {
+                let loan = Loan::of_received(bytes, at, len);
+                Ok(Bound::new(py, loan)?.into_any())
+            }
+        }
     }
 }

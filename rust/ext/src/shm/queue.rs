@@ -225,11 +225,9 @@ impl PyShmQueue {
         lease: Arg<'py>,
         waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let count = whole(n, "n", 1, LARGEST)?;
-        let count = u32::try_from(count).unwrap_or(u32::MAX);
         let mut get = Get {
             operation: "get_many",
-            want: Want::Count(count),
+            want: count(n)?,
             limit: Limit::new(timeout, waiting)?,
             keep: keep(&lease)?,
         };
@@ -249,15 +247,10 @@ impl PyShmQueue {
         lease: Arg<'py>,
         waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let target = self::weight(weight)?;
         let mut get = Get {
             operation: "get_batch",
             limit: Limit::new(timeout, waiting)?,
-            want: Want::Weight {
-                target,
-                overweight: OverweightPolicy::Take,
-                least: self::least(least)?,
-            },
+            want: batch(weight, least)?,
             keep: keep(&lease)?,
         };
         self.get_objects(weight.py(), &mut get)
@@ -412,6 +405,21 @@ pub(super) fn key_of<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
         return Err(bad_value(key.py(), message));
     }
     Ok(bytes)
+}
+
+/// What a get wants with the argument `n`.
+pub(super) fn count(n: &Bound<'_, PyAny>) -> PyResult<Want> {
+    let count = whole(n, "n", 1, LARGEST)?;
+    Ok(Want::Count(u32::try_from(count).unwrap_or(u32::MAX)))
+}
+
+/// What a get wants with the arguments `weight` and `least`.
+pub(super) fn batch(weight: &Bound<'_, PyAny>, least: Option<&Bound<'_, PyAny>>) -> PyResult<Want> {
+    Ok(Want::Weight {
+        target: self::weight(weight)?,
+        least: self::least(least)?,
+        overweight: OverweightPolicy::Take,
+    })
 }
 
 /// How messages are taken, according to the argument `lease`.

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with};
+use shoal_shm::Want;
 use shoal_shm::session::Origin;
 
-use super::Client;
-use crate::frame::{Hello, Invalid, NEVER, Reply, Welcome};
+use super::{Client, Limits};
+use crate::frame::{Hello, Invalid, NEVER, Op, Reply, Request, Welcome};
 use crate::handshake;
 use crate::random::random;
 use crate::socket::{Inbox, Patience, Socket, wait};
@@ -34,6 +35,9 @@ pub(super) struct Connection {
     pub(super) began: Instant,
     /// When it was last used.
     pub(super) used: Instant,
+    /// The take whose confirmation was sent, until a later reply says that it has arrived.
+    unconfirmed: Option<u64>,
+    ends_abruptly: bool,
     origin: Origin,
 }
 
@@ -114,6 +118,8 @@ impl Connection {
             next: welcomed.done + 1,
             began: Instant::now(),
             used: Instant::now(),
+            unconfirmed: None,
+            ends_abruptly: false,
             origin: Origin::here(),
         }))
     }
@@ -135,6 +141,7 @@ impl Connection {
             return Err(NoConnection::Forgotten { epoch });
         }
         self.socket = welcomed.socket;
+        self.ends_abruptly = false;
         self.inbox = Inbox::new(INBOX);
         self.began = Instant::now();
         let (done, failed) = (welcomed.done, welcomed.failed);
@@ -167,33 +174,114 @@ impl Connection {
         u64::try_from(micros).unwrap_or(NEVER).min(NEVER - 1)
     }
 
-    /// The next reply, with its body; None if it is not here yet.
+    /// Sets whether its end overtakes the bytes that wait to be sent: see [`Socket::end_abruptly`].
+    pub(super) fn end_abruptly(&mut self, abruptly: bool) -> io::Result<()> {
+        if self.ends_abruptly != abruptly {
+            self.socket.end_abruptly(abruptly)?;
+            self.ends_abruptly = abruptly;
+        }
+        Ok(())
+    }
+
+    /// Confirms the messages of a take, or gives them back.
+    ///
+    /// # Errors
+    ///
+    /// The connection ended.
+    pub(super) fn settle(&mut self, op: Op, seq: u64) -> io::Result<()> {
+        if !self.socket.is_there() {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        // A process that ends next must not take this back.
+        self.end_abruptly(false)?;
+        let (request, _) = Request::of_take(op, seq, Want::Count(0));
+        let mut never = || false;
+        // The kernel has room for it: only requests of some bytes were sent before.
+        let patience = &mut Patience::new(Some(Instant::now()), &mut never);
+        self.socket.send_all(&request.encode(), patience)?;
+        self.unconfirmed = (op == Op::Keep).then_some(seq);
+        Ok(())
+    }
+
+    /// Sends the last confirmation again, on the next connection of the stream.
+    pub(super) fn confirm_again(&mut self) -> io::Result<()> {
+        match self.unconfirmed {
+            Some(seq) => self.settle(Op::Keep, seq),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a confirmation may have been on its way when it was cut, and the server may still know
+    /// the stream.
+    pub(super) fn may_have_lost_a_confirmation(&self, limits: &Limits) -> bool {
+        self.unconfirmed.is_some() && self.used.elapsed() < limits.idle
+    }
+
+    /// The header of the next reply, which stays; None if it is not here yet.
     ///
     /// # Errors
     ///
     /// `InvalidData` if the bytes are not a reply; any other if the connection ended.
-    pub(super) fn reply(&mut self) -> io::Result<Option<(Reply, Vec<u8>)>> {
-        loop {
-            let held = self.inbox.held();
-            if held.len() >= Reply::SIZE {
-                let invalid = |error| io::Error::new(ErrorKind::InvalidData, error);
-                let reply = Reply::decode(held).map_err(invalid)?;
-                let length = usize::try_from(reply.length).unwrap_or(usize::MAX);
-                if length > INBOX / 2 - Reply::SIZE {
-                    let text = format!("a body of {length} bytes");
-                    return Err(io::Error::new(ErrorKind::InvalidData, text));
-                }
-                if let Some(body) = held.get(Reply::SIZE..Reply::SIZE + length) {
-                    let body = body.to_vec();
-                    self.inbox.skip(Reply::SIZE + length);
-                    return Ok(Some((reply, body)));
-                }
-            }
+    pub(super) fn next_reply(&mut self) -> io::Result<Option<Reply>> {
+        while self.inbox.held().len() < Reply::SIZE {
             if !self.inbox.fill(&self.socket)? {
                 return Ok(None);
             }
         }
+        let reply = Reply::decode(self.inbox.held()).map_err(invalid)?;
+        if self.unconfirmed.is_some_and(|seq| seq < reply.seq) {
+            self.unconfirmed = None;
+        }
+        Ok(Some(reply))
     }
+
+    /// The next reply, with its short body; None if it is not here yet.
+    ///
+    /// # Errors
+    ///
+    /// Same as from [`Self::next_reply`].
+    pub(super) fn reply(&mut self) -> io::Result<Option<(Reply, Vec<u8>)>> {
+        let Some(reply) = self.next_reply()? else {
+            return Ok(None);
+        };
+        let length = usize::try_from(reply.length).unwrap_or(usize::MAX);
+        if length > INBOX / 2 - Reply::SIZE {
+            return Err(invalid(format!("a body of {length} bytes")));
+        }
+        let end = Reply::SIZE + length;
+        while self.inbox.held().len() < end {
+            if !self.inbox.fill(&self.socket)? {
+                return Ok(None);
+            }
+        }
+        let body = self.inbox.held()[Reply::SIZE..end].to_vec();
+        self.inbox.skip(end);
+        Ok(Some((reply, body)))
+    }
+
+    /// Takes the header of a reply, whose body follows.
+    pub(super) fn skip_header(&mut self) {
+        self.inbox.skip(Reply::SIZE);
+    }
+
+    /// Receives bytes of a body; returns how many, 0 if none are here.
+    ///
+    /// # Errors
+    ///
+    /// The connection ended.
+    pub(super) fn receive(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if self.inbox.held().is_empty() {
+            if to.len() >= INBOX {
+                return Ok(self.socket.receive(to)?.unwrap_or(0));
+            }
+            self.inbox.fill(&self.socket)?;
+        }
+        Ok(self.inbox.move_to(to))
+    }
+}
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, error)
 }
 
 /// Tries to connect until the server welcomes the stream.
@@ -238,8 +326,6 @@ fn welcomed(
     let deadline = Instant::now() + limits.connect;
     let stream = dial(client.address, &mut patience.shorter(deadline))?;
     let socket = Socket::new(stream, limits.peer_timeout)?;
-    // Nothing is lost by it: a put waits for its reply.
-    socket.end_abruptly()?;
     let patience = &mut patience.shorter(Instant::now() + limits.handshake);
     handshake::as_client(&socket, &client.key, patience)?;
     socket.send_all(&hello.encode(), patience)?;

@@ -1,4 +1,4 @@
-//! Why a put failed.
+//! Why a put or a take failed.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -20,7 +20,13 @@ pub struct Failed {
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
+        self.error.fmt(f)?;
+        match self.error {
+            Error::Lost { .. } => {
+                f.write_str(": it is not known whether the message is in the channel")
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -30,17 +36,17 @@ impl std::error::Error for Failed {
     }
 }
 
-/// Why a message could not be put.
+/// Why a message could not be put, or none was taken.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no room or no memory, and the put does not wait.
+    /// There is no room, no memory or no message, and the request does not wait.
     Full(Shortage),
-    /// There was no room or no memory before the deadline.
+    /// There was no room, no memory or no message before the deadline.
     Timeout(Shortage),
-    /// The queue is closed.
+    /// The queue is closed; for a take, and empty.
     Closed(String),
-    /// Memory is used up, and the session is not to wait for it.
+    /// Memory is used up: that of the session, which is not to wait for it, or of this process.
     Memory(String),
     /// The message can never fit.
     TooLarge(String),
@@ -64,7 +70,8 @@ pub enum Error {
         /// Why the last attempt failed.
         why: String,
     },
-    /// The messages were sent, and it is not known whether they are in the channel.
+    /// The request was sent, and not answered. It is not known whether the messages of a put are in
+    /// the channel. What a take may have taken goes back to its queue.
     Lost {
         /// The server.
         address: SocketAddr,
@@ -75,7 +82,7 @@ pub enum Error {
     Interrupted,
 }
 
-/// Why the outcome of a put is unknown.
+/// Why a request was not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// Another server listens there now.
@@ -93,6 +100,8 @@ pub enum Loss {
     Silent,
     /// The server sent bytes that are not a reply.
     Broken(String),
+    /// The caller ended the wait.
+    Interrupted,
 }
 
 impl Error {
@@ -105,8 +114,8 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full(shortage) => write!(f, "no room: {shortage}"),
-            Self::Timeout(shortage) => write!(f, "no room in time: {shortage}"),
+            Self::Full(shortage) => write!(f, "{shortage}"),
+            Self::Timeout(shortage) => write!(f, "not in time: {shortage}"),
             Self::Closed(text)
             | Self::Memory(text)
             | Self::TooLarge(text)
@@ -122,10 +131,7 @@ impl fmt::Display for Error {
                 "{address} could not be reached within {:.1} s: {why}",
                 waited.as_secs_f64()
             ),
-            Self::Lost { address, why } => write!(
-                f,
-                "{address}: {why}: it is not known whether the message is in the channel"
-            ),
+            Self::Lost { address, why } => write!(f, "{address}: {why}"),
             Self::Interrupted => f.write_str("the caller ended the wait"),
         }
     }
@@ -145,6 +151,7 @@ impl fmt::Display for Loss {
             ),
             Self::Silent => f.write_str("the server did not answer in time"),
             Self::Broken(text) => write!(f, "the server sent bytes that are not a reply: {text}"),
+            Self::Interrupted => f.write_str("the caller ended the wait"),
         }
     }
 }

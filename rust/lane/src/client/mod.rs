@@ -1,26 +1,32 @@
-//! The client: it puts messages into the queues of a session of another node.
+//! The client: it puts messages into the queues of a session of another node, and takes them.
 //!
 //! The thread of the caller does all of it: it takes an idle connection or makes one, writes the
-//! messages, and reads the reply. After a cut it connects again and goes on where the server is.
+//! request, and reads the reply. After a cut it connects again and goes on where the server is.
 
+mod buffer;
 mod connection;
 mod error;
 mod outbox;
 mod pool;
+mod puts;
+mod takes;
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
+use shoal_shm::Want;
 use shoal_shm::blocking::Deadline;
 
-use self::connection::{Connection, NoConnection};
+pub use self::buffer::Buffer;
+use self::connection::{Connection, NoConnection, Standing};
 pub use self::error::{Error, Failed, Loss};
-use self::outbox::Outbox;
 use self::pool::Pool;
+use self::puts::Exchange;
+pub use self::takes::{Bytes, Message, Taken};
 use crate::frame::{
-    LARGEST, MAX_KEY, MAX_PAYLOAD, MAX_REQUESTS, Policy, Reply, Status, decode_shortage,
+    LARGEST, MAX_KEY, MAX_PAYLOAD, MAX_REQUESTS, NEVER, Policy, Status, decode_shortage,
 };
 use crate::handshake::Key;
 use crate::socket::{PEER_TIMEOUT, Patience};
@@ -59,7 +65,7 @@ impl Default for Limits {
     }
 }
 
-/// The queue to put into, and how.
+/// The queue to put into or to take from, and how.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Target<'a> {
     /// Its key.
@@ -164,6 +170,209 @@ impl Client {
         if parcels.is_empty() {
             return Ok(());
         }
+        let ends = Ends::new(deadline, &self.limits);
+        let mut exchange = Exchange {
+            client: self,
+            target,
+            parcels,
+            ends,
+            first: 0,
+            done: 0,
+        };
+        let end = exchange.run(&mut Patience::new(ends.late, go_on));
+        let done = exchange.done;
+        end.map_err(|error| Failed { done, error })
+    }
+
+    /// Takes messages, as many as `want` says, waiting for them.
+    ///
+    /// The server lends them until they are [kept](Taken::keep): before, they go back to the queue
+    /// if this process dies, or the result is dropped. `go_on` is as for [`Self::put_many`].
+    ///
+    /// # Errors
+    ///
+    /// If none was taken. What was on its way from a lost server goes back to its queue.
+    pub fn take(
+        &self,
+        target: &Target<'_>,
+        want: Want,
+        deadline: Deadline,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Taken<'_>, Error> {
+        check(target, &[]).map_err(Error::Invalid)?;
+        let ends = Ends::new(deadline, &self.limits);
+        takes::take(
+            self,
+            target,
+            want,
+            ends,
+            &mut Patience::new(ends.late, go_on),
+        )
+    }
+
+    /// To be called in the child of a fork, before it uses the client: closes its copies of the idle
+    /// connections, which are its parent's. It does not shut them down, so they stay open there.
+    pub fn close_inherited(&self) {
+        self.pool.clear();
+    }
+}
+
+/// What the puts and the takes of a client have in common.
+impl Client {
+    /// An idle connection, or a new one.
+    fn connect(&self, patience: &mut Patience<'_>) -> Result<Box<Connection>, Error> {
+        let began = Instant::now();
+        while let Some(mut connection) = self.pool.take() {
+            if connection.is_idle() {
+                return Ok(connection);
+            }
+            // Others are closed. They are not shut down: a parent may use the other end.
+            if !connection.may_have_lost_a_confirmation(&self.limits) {
+                continue;
+            }
+            match self.reconnect(&mut connection, patience) {
+                Ok(_) => match connection.confirm_again() {
+                    Ok(()) => return Ok(connection),
+                    Err(_) => self.pool.put(connection, self.limits.idle),
+                },
+                // What was taken is in its queue again.
+                Err(Loss::Forgotten | Loss::OtherServer) => (),
+                Err(Loss::Interrupted) => return Err(Error::Interrupted),
+                Err(why) => return Err(self.unreachable(began, why.to_string())),
+            }
+        }
+        let patience = &mut patience.shorter(began + self.limits.reconnect);
+        Connection::open(self, patience).map_err(|error| match error {
+            NoConnection::Refused(why) => Error::Refused {
+                address: self.address,
+                why,
+            },
+            NoConnection::Interrupted => Error::Interrupted,
+            NoConnection::NobodyListens(why) | NoConnection::Unreachable(why) => {
+                self.unreachable(began, why)
+            }
+            NoConnection::Forgotten { .. } => self.lost(Loss::Forgotten),
+        })
+    }
+
+    /// Connects again, to go on with the same stream.
+    fn reconnect(
+        &self,
+        connection: &mut Connection,
+        patience: &mut Patience<'_>,
+    ) -> Result<Standing, Loss> {
+        let began = Instant::now();
+        let patience = &mut patience.shorter(began + self.limits.reconnect);
+        connection
+            .reopen(self, patience)
+            .map_err(|error| match error {
+                NoConnection::Interrupted => Loss::Interrupted,
+                NoConnection::Forgotten { epoch } if connection.is_to(epoch) => Loss::Forgotten,
+                NoConnection::Forgotten { .. } | NoConnection::Refused(_) => Loss::OtherServer,
+                NoConnection::NobodyListens(why) | NoConnection::Unreachable(why) => Loss::Gone {
+                    waited: began.elapsed(),
+                    why,
+                },
+            })
+    }
+
+    /// Keeps a connection for later if it can be used for another request.
+    fn ended(&self, mut connection: Box<Connection>, end: Result<(), Stop>) -> Result<(), Error> {
+        connection.used = Instant::now();
+        match end {
+            Ok(()) => {
+                self.pool.put(connection, self.limits.idle);
+                Ok(())
+            }
+            Err(Stop::Failed(error, true)) => {
+                self.pool.put(connection, self.limits.idle);
+                Err(error)
+            }
+            Err(Stop::Failed(error, false)) => {
+                // A child of a fork may have a copy of it: closing it would not be enough.
+                connection.socket.abort();
+                Err(error)
+            }
+            Err(Stop::Cut) => Err(self.lost(Loss::Forgotten)),
+        }
+    }
+
+    fn wait(
+        &self,
+        connection: &Connection,
+        wanted: PollFlags,
+        patience: &mut Patience<'_>,
+    ) -> Result<(), Stop> {
+        let waited = connection.socket.wait_with(wanted, patience);
+        waited.map(drop).map_err(|error| match error.kind() {
+            ErrorKind::Interrupted => Stop::Failed(Error::Interrupted, false),
+            ErrorKind::TimedOut => Stop::Failed(self.lost(Loss::Silent), false),
+            _ => Stop::Cut,
+        })
+    }
+
+    /// What the end of a connection is for its request.
+    fn cut(&self, error: &io::Error) -> Stop {
+        match error.kind() {
+            ErrorKind::InvalidData => self.broken(error.to_string()),
+            _ => Stop::Cut,
+        }
+    }
+
+    fn broken(&self, text: String) -> Stop {
+        Stop::Failed(self.lost(Loss::Broken(text)), false)
+    }
+
+    fn lost(&self, why: Loss) -> Error {
+        match why {
+            Loss::Interrupted => Error::Interrupted,
+            why => Error::Lost {
+                address: self.address,
+                why,
+            },
+        }
+    }
+
+    fn unreachable(&self, began: Instant, why: String) -> Error {
+        Error::Unreachable {
+            address: self.address,
+            waited: began.elapsed(),
+            why,
+        }
+    }
+
+    /// The error of a reply that says that a request failed.
+    fn failure(&self, status: Status, body: &[u8]) -> Error {
+        let text = || String::from_utf8_lossy(body).into_owned();
+        let shortage = || {
+            let shortage = decode_shortage(body);
+            shortage.map_err(|error| self.lost(Loss::Broken(error.to_string())))
+        };
+        match status {
+            Status::Full => shortage().map_or_else(|error| error, Error::Full),
+            Status::Timeout => shortage().map_or_else(|error| error, Error::Timeout),
+            Status::Closed => Error::Closed(text()),
+            Status::Memory => Error::Memory(text()),
+            Status::TooLarge => Error::TooLarge(text()),
+            Status::Invalid => Error::Invalid(text()),
+            Status::Failed | Status::Done => Error::Session(text()),
+        }
+    }
+}
+
+/// When a request ends.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    /// Whether the server waits.
+    waits: bool,
+    /// How long it does; None without limit.
+    deadline: Option<Instant>,
+    /// How long the client waits for the reply; None without limit.
+    late: Option<Instant>,
+}
+
+impl Ends {
+    fn new(deadline: Deadline, limits: &Limits) -> Self {
         let now = Instant::now();
         let (waits, deadline) = match deadline {
             Deadline::Now => (false, None),
@@ -172,29 +381,33 @@ impl Client {
             Deadline::After(limit) => (true, now.checked_add(limit)),
         };
         let late = if waits {
-            deadline.and_then(|deadline| deadline.max(now).checked_add(self.limits.late))
+            deadline.and_then(|deadline| deadline.max(now).checked_add(limits.late))
         } else {
-            Some(now + self.limits.reconnect)
+            Some(now + limits.reconnect)
         };
-        let mut exchange = Exchange {
-            client: self,
-            target,
-            parcels,
+        Self {
             waits,
             deadline,
-            first: 0,
-            done: 0,
-        };
-        let end = exchange.run(&mut Patience::new(late, go_on));
-        let done = exchange.done;
-        end.map_err(|error| Failed { done, error })
+            late,
+        }
     }
 
-    /// To be called in the child of a fork, before it uses the client: closes its copies of the idle
-    /// connections, which are its parent's. It does not shut them down, so they stay open there.
-    pub fn close_inherited(&self) {
-        self.pool.clear();
+    /// The deadline as a request on this connection says it.
+    fn micros(&self, connection: &Connection) -> u64 {
+        match self.deadline {
+            _ if !self.waits => 0,
+            None => NEVER,
+            Some(deadline) => connection.micros(deadline),
+        }
     }
+}
+
+/// Why a connection does not go on with a request.
+enum Stop {
+    /// The request failed; and whether the connection can be used for another one.
+    Failed(Error, bool),
+    /// The connection was cut.
+    Cut,
 }
 
 /// Checks what the server would refuse as no request.
@@ -213,239 +426,6 @@ fn check(target: &Target<'_>, parcels: &[Parcel<'_>]) -> Result<(), String> {
         check("weight", parcel.weight, LARGEST)?;
         check("length of the message", parcel.len(), MAX_PAYLOAD)
     })
-}
-
-/// Several puts that are written together.
-#[derive(Clone, Copy, Debug)]
-struct Exchange<'a> {
-    client: &'a Client,
-    target: &'a Target<'a>,
-    parcels: &'a [Parcel<'a>],
-    waits: bool,
-    deadline: Option<Instant>,
-    /// The request of the first parcel.
-    first: u64,
-    /// Number of parcels that are in the channel.
-    done: usize,
-}
-
-/// Why a connection does not go on with an exchange.
-enum Stop {
-    /// The exchange failed; and whether the connection can be used for another one.
-    Failed(Error, bool),
-    /// The connection was cut.
-    Cut,
-}
-
-impl Exchange<'_> {
-    fn run(&mut self, patience: &mut Patience<'_>) -> Result<(), Error> {
-        let pooled = self.client.pool.take();
-        let mut connection = match pooled {
-            Some(connection) => connection,
-            None => self.open(patience)?,
-        };
-        self.first = connection.next;
-        loop {
-            let end = self.on(&mut connection, patience);
-            let end = match end {
-                Err(Stop::Cut) => match self.reopen(&mut connection, patience) {
-                    Ok(()) => continue,
-                    Err(stop) => Err(stop),
-                },
-                end => end,
-            };
-            connection.next = self.first + self.parcels.len() as u64;
-            connection.used = Instant::now();
-            return match end {
-                Ok(()) => {
-                    self.client.pool.put(connection, self.client.limits.idle);
-                    Ok(())
-                }
-                Err(Stop::Failed(error, true)) => {
-                    self.client.pool.put(connection, self.client.limits.idle);
-                    Err(error)
-                }
-                Err(Stop::Failed(error, false)) => {
-                    // A child of a fork may have a copy of it: closing it would not be enough.
-                    connection.socket.abort();
-                    Err(error)
-                }
-                Err(Stop::Cut) => Err(self.lost(Loss::Forgotten)),
-            };
-        }
-    }
-
-    fn lost(&self, why: Loss) -> Error {
-        let address = self.client.address;
-        Error::Lost { address, why }
-    }
-
-    fn open(&self, patience: &mut Patience<'_>) -> Result<Box<Connection>, Error> {
-        let began = Instant::now();
-        let address = self.client.address;
-        let patience = &mut patience.shorter(began + self.client.limits.reconnect);
-        Connection::open(self.client, patience).map_err(|error| match error {
-            NoConnection::Refused(why) => Error::Refused { address, why },
-            NoConnection::Interrupted => Error::Interrupted,
-            NoConnection::NobodyListens(why) | NoConnection::Unreachable(why) => {
-                Error::Unreachable {
-                    address,
-                    waited: began.elapsed(),
-                    why,
-                }
-            }
-            NoConnection::Forgotten { .. } => self.lost(Loss::Forgotten),
-        })
-    }
-
-    /// Connects again, and finds out what is done.
-    fn reopen(
-        &mut self,
-        connection: &mut Connection,
-        patience: &mut Patience<'_>,
-    ) -> Result<(), Stop> {
-        let began = Instant::now();
-        let patience = &mut patience.shorter(began + self.client.limits.reconnect);
-        let standing = connection.reopen(self.client, patience);
-        let standing = standing.map_err(|error| {
-            let error = match error {
-                NoConnection::Interrupted => Error::Interrupted,
-                NoConnection::Forgotten { epoch } if connection.is_to(epoch) => {
-                    self.lost(Loss::Forgotten)
-                }
-                NoConnection::Forgotten { .. } | NoConnection::Refused(_) => {
-                    self.lost(Loss::OtherServer)
-                }
-                NoConnection::NobodyListens(why) | NoConnection::Unreachable(why) => {
-                    self.lost(Loss::Gone {
-                        waited: began.elapsed(),
-                        why,
-                    })
-                }
-            };
-            Stop::Failed(error, false)
-        })?;
-        if !standing.failed {
-            self.advance(standing.done)?;
-        }
-        // Otherwise its reply follows, and says how many are done.
-        Ok(())
-    }
-
-    /// Sends the parcels that are not done, and reads replies until all of them are.
-    fn on(&mut self, connection: &mut Connection, patience: &mut Patience<'_>) -> Result<(), Stop> {
-        let mut outbox = Outbox::new(self, connection);
-        // A reply to an earlier attempt may be there already.
-        self.replies(connection, true)?;
-        while self.done < self.parcels.len()
-            && let Some(chunk) = outbox.chunk()
-        {
-            match connection.socket.send(chunk) {
-                Ok(Some(count)) => outbox.advance(count),
-                Ok(None) => {
-                    let wanted = PollFlags::OUT | PollFlags::IN;
-                    self.wait(connection, wanted, patience)?;
-                    self.replies(connection, true)?;
-                }
-                // The server may have said why.
-                Err(_) => return self.replies(connection, true).and(Err(Stop::Cut)),
-            }
-        }
-        loop {
-            self.replies(connection, false)?;
-            if self.done == self.parcels.len() {
-                return Ok(());
-            }
-            let found = connection.look().map_err(|error| self.ended(&error))?;
-            if !found {
-                self.wait(connection, PollFlags::IN, patience)?;
-            }
-        }
-    }
-
-    fn wait(
-        &self,
-        connection: &Connection,
-        wanted: PollFlags,
-        patience: &mut Patience<'_>,
-    ) -> Result<(), Stop> {
-        let waited = connection.socket.wait_with(wanted, patience);
-        waited.map(drop).map_err(|error| match error.kind() {
-            ErrorKind::Interrupted => Stop::Failed(Error::Interrupted, false),
-            ErrorKind::TimedOut => Stop::Failed(self.lost(Loss::Silent), false),
-            _ => Stop::Cut,
-        })
-    }
-
-    /// Reads the replies that are here. `is_sending`: the server expects more bytes of the exchange.
-    fn replies(&mut self, connection: &mut Connection, is_sending: bool) -> Result<(), Stop> {
-        loop {
-            let (reply, body) = match connection.reply() {
-                Ok(Some(reply)) => reply,
-                Ok(None) => return Ok(()),
-                Err(error) => return Err(self.ended(&error)),
-            };
-            if reply.seq < self.first {
-                // The failure of the exchange before: it was heard of then.
-                continue;
-            }
-            if reply.status == Status::Done {
-                self.advance(reply.seq)?;
-            } else {
-                self.advance(reply.seq.wrapping_sub(1))?;
-                // A server that failed reads the rest of the exchange in vain, if there is much.
-                return Err(Stop::Failed(self.error(reply, &body), !is_sending));
-            }
-        }
-    }
-
-    fn ended(&self, error: &io::Error) -> Stop {
-        match error.kind() {
-            ErrorKind::InvalidData => self.broken(error.to_string()),
-            _ => Stop::Cut,
-        }
-    }
-
-    fn broken(&self, text: String) -> Stop {
-        Stop::Failed(self.lost(Loss::Broken(text)), false)
-    }
-
-    /// Notes that all requests up to this one are done.
-    fn advance(&mut self, seq: u64) -> Result<(), Stop> {
-        let done = seq.checked_sub(self.first - 1);
-        let done = done.and_then(|done| usize::try_from(done).ok());
-        match done {
-            Some(done) if (self.done..=self.parcels.len()).contains(&done) => {
-                self.done = done;
-                Ok(())
-            }
-            _ => {
-                let (first, count) = (self.first, self.parcels.len());
-                Err(self.broken(format!("request {seq} is done, of {count} from {first} on")))
-            }
-        }
-    }
-
-    /// The error of a reply that says that a request failed.
-    fn error(&self, reply: Reply, body: &[u8]) -> Error {
-        let text = || String::from_utf8_lossy(body).into_owned();
-        let shortage = || decode_shortage(body);
-        match reply.status {
-            Status::Full => match shortage() {
-                Ok(shortage) => Error::Full(shortage),
-                Err(error) => self.lost(Loss::Broken(error.to_string())),
-            },
-            Status::Timeout => match shortage() {
-                Ok(shortage) => Error::Timeout(shortage),
-                Err(error) => self.lost(Loss::Broken(error.to_string())),
-            },
-            Status::Closed => Error::Closed(text()),
-            Status::Memory => Error::Memory(text()),
-            Status::TooLarge => Error::TooLarge(text()),
-            Status::Invalid => Error::Invalid(text()),
-            Status::Failed | Status::Done => Error::Session(text()),
-        }
-    }
 }
 
 #[cfg(test)]

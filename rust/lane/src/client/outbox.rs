@@ -1,8 +1,9 @@
 //! The frames of an exchange, made while they are sent.
 
 use super::connection::Connection;
-use super::{Exchange, Parcel, Target};
-use crate::frame::{NEVER, Op, Request};
+use super::puts::Exchange;
+use super::{Parcel, Target};
+use crate::frame::{Op, Request};
 
 /// Minimum length of a part that is sent from where it lies; shorter ones are copied together.
 const DIRECT: usize = 32 * 1024;
@@ -31,15 +32,10 @@ impl<'a> Outbox<'a> {
         let Exchange {
             target, parcels, ..
         } = *exchange;
-        let deadline = match exchange.deadline {
-            _ if !exchange.waits => 0,
-            None => NEVER,
-            Some(deadline) => connection.micros(deadline),
-        };
         let request = Request {
             op: Op::Put,
             policy: target.policy,
-            waits: exchange.waits,
+            waits: exchange.ends.waits,
             kind: 0,
             sender: 0,
             left: 0,
@@ -48,7 +44,7 @@ impl<'a> Outbox<'a> {
             length: 0,
             seq: exchange.first + exchange.done as u64,
             amount: 0,
-            deadline,
+            deadline: exchange.ends.micros(connection),
             maxsize: target.maxsize,
             max_bytes: target.max_bytes,
         };

@@ -20,11 +20,11 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// A connection that is idle, of this process, and not ended by the server.
+    /// A connection of this process; the server may have ended it.
     pub(super) fn take(&self) -> Option<Box<Connection>> {
-        let taken = (0..SLOTS).filter_map(|slot| self.at(slot, Option::take).flatten());
-        // Others are closed. They are not shut down: a parent may use the other end.
-        taken.into_iter().find(|one| one.is_here() && one.is_idle())
+        let mut taken = (0..SLOTS).filter_map(|slot| self.at(slot, Option::take).flatten());
+        // Those of a parent are closed. They are not shut down: it may use them.
+        taken.find(|one| one.is_here())
     }
 
     /// Keeps a connection for later, and closes those that were not used for `idle`.

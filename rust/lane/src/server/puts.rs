@@ -74,7 +74,9 @@ impl<'a> Serving<'a> {
                     continue;
                 }
                 let idle = self.shared.limits.idle;
-                if self.socket.wait(PollFlags::IN, idle)?.is_empty() {
+                let is_idle = self.socket.wait(PollFlags::IN, idle)?.is_empty();
+                // A client that has messages may take long to rebuild them.
+                if is_idle && self.record.lent.is_none() {
                     return Ok(());
                 }
                 continue;

@@ -159,6 +159,9 @@ impl Serving<'_> {
             weight @ Want::Weight { .. } => weight,
         };
         let mut out = |message: Message<'_>| found.push(Found::of(&message));
+        if !self.socket.is_there() {
+            return Err(Stop::gone());
+        }
         let mut taken = queue.take(first, Keep::Lease, &mut out)?;
         if matches!(taken, Taken::Empty | Taken::Short) && request.waits {
             self.report()?;

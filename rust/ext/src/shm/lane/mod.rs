@@ -3,6 +3,7 @@
 //! A call of a queue runs detached from the interpreter, from the first byte to the reply. About
 //! every 100 ms it attaches, and handles signals.
 
+mod get;
 mod queue;
 mod server;
 

@@ -1,4 +1,4 @@
-//! `LaneClient` and `LaneQueue`: puts into a queue of a session of another node.
+//! `LaneClient` and `LaneQueue`: a queue of a session of another node; and puts into it.
 
 use std::net::SocketAddr;
 
@@ -8,13 +8,16 @@ use pyo3::types::PyList;
 use shoal_codec::{Encoded, encode_into};
 use shoal_lane::client::{Client, Error, Failed, Limits, Parcel, Target};
 use shoal_lane::frame::Policy;
+use shoal_shm::Keep;
 use shoal_shm::session::Shortage;
 
 use super::super::arguments::{LARGEST, shown, text, weight, whole, whole_or_none, wrong_value};
+use super::super::deferred::Deferred;
 use super::super::errors::{closed, never_fits, no_memory, refused};
+use super::super::get::Get;
 use super::super::parcel::message_of;
 use super::super::put_many::weights_of;
-use super::super::queue::{MAXSIZE_LIMIT, key_of};
+use super::super::queue::{MAXSIZE_LIMIT, batch, count, key_of};
 use super::super::wait::Limit;
 use super::{ip, secret};
 use crate::convert::Arg;
@@ -33,7 +36,7 @@ const POLICIES: [(&str, Policy); 4] = [
 /// The connections of this process to one server, for any number of queues and threads.
 #[pyclass(frozen, name = "LaneClient", module = "shoal._backend")]
 pub(crate) struct PyLaneClient {
-    client: Client,
+    pub(super) client: Client,
 }
 
 #[pymethods]
@@ -54,12 +57,14 @@ impl PyLaneClient {
 /// A queue of a session of another node.
 #[pyclass(frozen, name = "LaneQueue", module = "shoal._backend")]
 pub(crate) struct PyLaneQueue {
-    client: Py<PyLaneClient>,
+    pub(super) client: Py<PyLaneClient>,
     key: Box<[u8]>,
     name: String,
     maxsize: Option<u64>,
     max_bytes: Option<u64>,
     policy: Policy,
+    /// Errors of messages that were taken with good ones.
+    pub(super) deferred: Deferred,
 }
 
 /// A put: the operation's name for errors, its time limit, and the messages that are put.
@@ -80,6 +85,15 @@ impl<'a, 'py> Put<'a, 'py> {
 }
 
 impl PyLaneQueue {
+    pub(super) fn target(&self) -> Target<'_> {
+        Target {
+            key: &self.key,
+            maxsize: self.maxsize,
+            max_bytes: self.max_bytes,
+            policy: self.policy,
+        }
+    }
+
     /// Encodes an object, and checks that it can ever fit.
     fn encode(&self, operation: &str, object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
         let mut encoded = Encoded::new();
@@ -104,12 +118,7 @@ impl PyLaneQueue {
         put: &mut Put<'_, '_>,
         messages: &[(u64, Encoded)],
     ) -> PyResult<()> {
-        let target = Target {
-            key: &self.key,
-            maxsize: self.maxsize,
-            max_bytes: self.max_bytes,
-            policy: self.policy,
-        };
+        let target = self.target();
         let prefixes: Vec<_> = messages
             .iter()
             .map(|(_, encoded)| encoded.prefix())
@@ -137,9 +146,9 @@ impl PyLaneQueue {
                 put.done += messages.len();
                 Ok(())
             }
-            Ok(Err(Failed { done, error })) => {
-                put.done += done;
-                Err(self.raised(py, put, error))
+            Ok(Err(failed)) => {
+                put.done += failed.done;
+                Err(self.put_failed(py, put, failed))
             }
             Err(error) => Err(error),
         }
@@ -209,11 +218,21 @@ impl PyLaneQueue {
 
     /// The exception for a put that failed.
     #[cold]
-    fn raised(&self, py: Python<'_>, put: &Put<'_, '_>, error: Error) -> PyErr {
+    fn put_failed(&self, py: Python<'_>, put: &Put<'_, '_>, failed: Failed) -> PyErr {
         let (operation, name) = (put.operation, self.name.as_str());
-        match error {
+        match failed.error {
             Error::Full(why) | Error::Timeout(why) => self.no_room(py, put, &why),
             Error::Closed(_) => closed(py, format!("{operation}: {name} is closed")),
+            Error::Lost { .. } => PyConnectionResetError::new_err(failed.to_string()),
+            error => self.raised(py, operation, error),
+        }
+    }
+
+    /// The exception for an error that puts and gets have in common.
+    #[cold]
+    pub(super) fn raised(&self, py: Python<'_>, operation: &str, error: Error) -> PyErr {
+        let name = self.name.as_str();
+        match error {
             Error::Memory(text) | Error::TooLarge(text) => {
                 no_memory(py, format!("{operation}: {text}"))
             }
@@ -265,11 +284,12 @@ impl PyLaneQueue {
             maxsize: whole_or_none(maxsize, "maxsize", 0, MAXSIZE_LIMIT)?,
             max_bytes: whole_or_none(max_bytes, "max_bytes", 0, LARGEST)?,
             policy,
+            deferred: Deferred::default(),
         })
     }
 
     #[getter]
-    fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         &self.name
     }
 
@@ -313,5 +333,65 @@ impl PyLaneQueue {
             // An exception that does not accept attributes is raised without `done`.
             let _ = error.value(objs.py()).setattr("done", put.done);
         })
+    }
+
+    /// Take the first object, waiting for one.
+    #[pyo3(
+        signature = (timeout = None, *, waiting = None),
+        text_signature = "($self, timeout=None, *, waiting=None)"
+    )]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<&Bound<'py, PyAny>>,
+        waiting: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.get_one(py, "get", Limit::new(timeout, waiting)?)
+    }
+
+    /// Take the first object if there is one now.
+    fn get_nowait<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.get_one(py, "get_nowait", Limit::now())
+    }
+
+    /// Take up to `n` objects, at least one, waiting for the first only.
+    #[pyo3(
+        signature = (n, timeout = None, *, waiting = None),
+        text_signature = "($self, n, timeout=None, *, waiting=None)"
+    )]
+    fn get_many<'py>(
+        &self,
+        n: &Bound<'py, PyAny>,
+        timeout: Option<&Bound<'py, PyAny>>,
+        waiting: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let mut get = Get {
+            operation: "get_many",
+            want: count(n)?,
+            limit: Limit::new(timeout, waiting)?,
+            keep: Keep::Copy,
+        };
+        self.get_objects(n.py(), &mut get)
+    }
+
+    /// Take objects from the front until their weights add up to `weight`, in one step.
+    #[pyo3(
+        signature = (weight, timeout = None, least = None, *, waiting = None),
+        text_signature = "($self, weight, timeout=None, least=None, *, waiting=None)"
+    )]
+    fn get_batch<'py>(
+        &self,
+        weight: &Bound<'py, PyAny>,
+        timeout: Option<&Bound<'py, PyAny>>,
+        least: Option<&Bound<'py, PyAny>>,
+        waiting: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let mut get = Get {
+            operation: "get_batch",
+            want: batch(weight, least)?,
+            limit: Limit::new(timeout, waiting)?,
+            keep: Keep::Copy,
+        };
+        self.get_objects(weight.py(), &mut get)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shoal_lane::client::{self, Client, Failed, Parcel, Target};
+use shoal_lane::client::{self, Bytes, Client, Error, Failed, Parcel, Taken, Target};
 use shoal_lane::handshake::Key;
 use shoal_lane::server::{self, Server};
 use shoal_shm::blocking::{Deadline, Until};
@@ -154,6 +154,60 @@ pub(crate) fn put_many(
     client.put_many(target, &parcels, deadline, &mut || true)
 }
 
+/// Takes messages as a process of another node.
+pub(crate) fn take_from(
+    client: &Client,
+    count: u32,
+    deadline: Deadline,
+) -> Result<Taken<'_>, Error> {
+    client.take(&target(b"q"), Want::Count(count), deadline, &mut || true)
+}
+
+/// The bytes of the messages that were taken.
+pub(crate) fn bytes_of(taken: &Taken<'_>) -> Vec<Vec<u8>> {
+    let each = taken.messages.iter().map(|message| match &message.bytes {
+        Bytes::Short(bytes) => bytes.clone(),
+        Bytes::Long(buffer) => {
+            let mut bytes = vec![0; buffer.len()];
+            buffer.read(0, &mut bytes);
+            bytes
+        }
+    });
+    each.collect()
+}
+
+/// The numbers that they tell.
+pub(crate) fn numbers_of(taken: &Taken<'_>) -> Vec<u32> {
+    let each = bytes_of(taken).into_iter();
+    each.map(|bytes| u32::from_le_bytes(bytes[..4].try_into().expect("four")))
+        .collect()
+}
+
+/// Takes the next messages and keeps them.
+pub(crate) fn take_and_keep(client: &Client, count: u32) -> Vec<Vec<u8>> {
+    let taken = take_from(client, count, LATER).expect("they come");
+    let bytes = bytes_of(&taken);
+    assert!(taken.keep(&mut || true).expect("not interrupted"));
+    bytes
+}
+
+/// Puts messages as a process of the queue's node.
+pub(crate) fn put_here(queue: &SessionQueue, messages: &[Vec<u8>]) {
+    for bytes in messages {
+        let label = Label {
+            weight: 1,
+            kind: 1,
+            sender: 7,
+        };
+        let draft = queue
+            .draft(bytes.len() as u64)
+            .expect("sound")
+            .expect("memory");
+        draft.write(0, bytes).expect("it fits");
+        assert!(queue.put(draft, label).expect("sound").is_ok());
+    }
+}
+
 /// Takes the next message; None if there is none now.
 pub(crate) fn take(queue: &SessionQueue) -> Option<(Label, Vec<u8>)> {
     take_until(queue, Deadline::Now)
@@ -218,6 +272,11 @@ pub(crate) enum Cut {
     Every(u64),
     /// After a random number of bytes, at most this many, in a random direction.
     Random {
+        seed: u64,
+        most: u64,
+    },
+    /// After a random number of bytes to the client, at most this many.
+    Replies {
         seed: u64,
         most: u64,
     },
@@ -339,6 +398,7 @@ fn carry(link: &Arc<Link>, near: TcpStream) {
     let (to_server, to_client) = match *link.cut.lock().expect("no panic") {
         Cut::Never => (u64::MAX, u64::MAX),
         Cut::Every(bytes) => (bytes, u64::MAX),
+        Cut::Replies { seed, most } => (u64::MAX, scramble(seed ^ scramble(number)) % most + 1),
         Cut::Random { seed, most } => {
             let random = scramble(seed ^ scramble(number));
             let bytes = random % most + 1;

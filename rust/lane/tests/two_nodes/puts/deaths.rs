@@ -1,0 +1,138 @@
+//! Producers and servers that are killed or stopped.
+
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use shoal_lane::client::{Client, Error, Limits, Loss};
+use shoal_shm::blocking::Deadline;
+
+use crate::processes::*;
+use crate::support::*;
+
+const BRIEF: Duration = Duration::from_millis(50);
+
+#[test]
+fn what_a_killed_producer_has_noted_is_in_the_channel_once_and_in_order() {
+    let node = Node::new();
+    let queue = node.queue(b"q", 0);
+    for round in 0..6 {
+        let mut producer = Process::start("producer", node.server.address());
+        eventually("it puts", || producer.noted().len() > 20 + 17 * round);
+        producer.kill();
+        eventually("its thread ends", || node.server.usage().connections == 0);
+        let noted = producer.noted();
+        let all = take_all(&queue);
+        // The one under way may be there too.
+        assert!((noted.len()..=noted.len() + 1).contains(&all.len()));
+        assert_eq!(all, numbered(u32::try_from(all.len()).expect("few"), 40));
+    }
+}
+
+#[test]
+fn a_put_that_waits_ends_with_its_process_and_puts_nothing() {
+    let node = Node::new();
+    let queue = node.queue(b"q", 1);
+    let client = node.client();
+    for role in ["producer", "long"] {
+        put(&client, b"q", b"first").expect("room");
+        let before = node.server.usage().connections;
+        let mut producer = Process::start(role, node.server.address());
+        eventually("it is there", || node.server.usage().connections > before);
+        // It waits, and of a long message more bytes are sent than the kernels keep.
+        thread::sleep(BRIEF * 4);
+        producer.kill();
+        eventually("the wait ends", || {
+            node.server.usage().connections == before
+        });
+        assert_eq!(take_all(&queue), [b"first"]);
+        assert!(queue.is_empty() && producer.noted().is_empty());
+    }
+}
+
+#[test]
+fn a_producer_that_is_stopped_in_a_wait_goes_on_with_its_connection() {
+    let node = Node::new();
+    let queue = node.queue(b"q", 1);
+    let relay = Relay::new(node.server.address(), Cut::Never);
+    let producer = Process::start("producer", relay.address);
+    for number in 0..3 {
+        eventually("it has put", || producer.noted().len() == number + 1);
+        thread::sleep(BRIEF);
+        producer.stop();
+        thread::sleep(BRIEF * 3);
+        producer.signal(Signal::CONT);
+        wait_and_take(&queue);
+    }
+    eventually("it goes on", || producer.noted().len() == 4);
+    assert_eq!(relay.made(), 1);
+}
+
+#[test]
+fn a_put_to_a_stopped_server_waits_for_it() {
+    let far = FarNode::start();
+    let (queue, relay) = (far.queue(0), Relay::new(far.address, Cut::Never));
+    let client = relay.client();
+    put(&client, b"q", b"first").expect("room");
+    far.process.stop();
+    thread::scope(|scope| {
+        let small = scope.spawn(|| put(&client, b"q", b"small"));
+        thread::sleep(BRIEF * 5);
+        assert!(!small.is_finished());
+        far.process.signal(Signal::CONT);
+        small.join().expect("no panic").expect("it goes on");
+    });
+    assert_eq!(take_all(&queue), [b"first", b"small"]);
+    assert_eq!(relay.made(), 1);
+}
+
+#[test]
+fn a_put_to_a_server_that_stays_stopped_ends_after_its_deadline() {
+    let far = FarNode::start();
+    let limits = Limits {
+        late: BRIEF,
+        ..patient_client()
+    };
+    let client = Client::new(far.address, key(), limits);
+    put(&client, b"q", b"first").expect("room");
+    far.process.stop();
+    let failed = put_until(&client, b"q", b"late", Deadline::After(BRIEF));
+    let failed = failed.expect_err("it is stopped");
+    let silent = Loss::Silent;
+    assert!(matches!(failed.error, Error::Lost { why, .. } if why == silent));
+    far.process.signal(Signal::CONT);
+}
+
+#[test]
+fn what_was_put_before_a_server_was_killed_is_in_the_channel() {
+    let mut far = FarNode::start();
+    let queue = far.queue(0);
+    let limits = Limits {
+        reconnect: BRIEF * 4,
+        ..patient_client()
+    };
+    let client = Client::new(far.address, key(), limits);
+    thread::scope(|scope| {
+        let putting = scope.spawn(|| {
+            (0..).find_map(|number| {
+                let put = put(&client, b"q", &message(number, 40));
+                put.err().map(|failed| (number, failed))
+            })
+        });
+        eventually("it puts", || queue.len() > 100);
+        far.process.kill();
+        let (number, failed) = putting.join().expect("no panic").expect("it was killed");
+        match &failed.error {
+            Error::Lost { why, .. } => assert!(matches!(why, Loss::Gone { .. })),
+            // Between two puts.
+            Error::Unreachable { .. } => (),
+            _ => panic!("{failed}"),
+        }
+        let text = failed.to_string();
+        assert!(text.contains(&far.address.to_string()), "{text}");
+        let all = take_all(&queue);
+        let count = u32::try_from(all.len()).expect("few");
+        assert!((number..=number + 1).contains(&count));
+        assert_eq!(all, numbered(count, 40));
+    });
+}

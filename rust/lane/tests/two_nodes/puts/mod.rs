@@ -1,0 +1,6 @@
+//! Puts from another node.
+
+mod cuts;
+mod deaths;
+mod outcomes;
+mod waits;
