@@ -873,6 +873,10 @@ class LaneServer:
     def connections(self) -> int:
         """The number of connections, with those that have not proved yet that they know the key."""
 
+    @property
+    def lent(self) -> int:
+        """The number of messages that gets have taken and not confirmed yet."""
+
     def stop(self) -> None:
         """End all connections. A put that waits for room puts nothing. Idempotent."""
 

@@ -116,6 +116,38 @@ def test_a_get_that_waits_goes_on_at_the_next_process_of_the_actor(actors, far_q
     assert got == [1]
 
 
+class Slow:
+    """An item whose rebuilding waits for an event."""
+
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def __reduce__(self):
+        return slow, ()
+
+
+def slow():
+    Slow.begun.set()
+    assert Slow.goes_on.wait(DEADLINE_S)
+    return "slow"
+
+
+def test_a_closed_channel_stays_until_its_last_item_has_arrived(actors, far_queues):
+    queues, got = far_queues(), []
+    assert queues.take("k", ONE, None) == "first"
+    queues.put("k", Slow(), 0, Deadline(DEADLINE_S))
+    thread = threading.Thread(
+        target=lambda: got.append(queues.take("k", ONE, Deadline(DEADLINE_S)))
+    )
+    thread.start()
+    assert Slow.begun.wait(DEADLINE_S)
+    assert actors.ask("end", False) is False
+    assert actors.call("shoal_channel_settings")["ending"]
+    Slow.goes_on.set()
+    thread.join(DEADLINE_S)
+    assert got == ["slow"]
+    until(lambda: actors.ask("end", False), DEADLINE_S)
+
+
 def test_asynchronous_puts_come_before_the_puts_that_follow_them(actors, far_queues):
     queues = far_queues(maxsize=2)
     queues.put("k", 1, 0, Deadline(DEADLINE_S))
@@ -204,7 +236,9 @@ def test_a_port_that_is_blocked_is_named(actors, channel, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     blocked = channel.lane.LaneAddress("127.0.0.1", port, KEY)
-    monkeypatch.setattr(channel.actor, "listen", lambda *_: (SimpleNamespace(stop=list), blocked))
+    monkeypatch.setattr(
+        channel.actor, "listen", lambda *_: (SimpleNamespace(stop=list, lent=0), blocked)
+    )
     queues = actors.start().way("ray")
     text = rf"put: the channel 'c', key 'k': its actor answers over Ray, but 127\.0\.0\.1:{port} "
     with pytest.raises(TransportError, match=text):

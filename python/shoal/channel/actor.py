@@ -172,7 +172,7 @@ class ChannelWorker:
             "settings": self._settings,
             "location": self._location,
             "closed": closed,
-            "ending": self._ends or (closed and self._holds() == self._leases.arriving),
+            "ending": self._ends or (closed and self._holds() == self._arriving()),
         }
 
     # Which actor has which key.
@@ -416,8 +416,19 @@ class ChannelWorker:
         return queue
 
     def _holds(self) -> int:
+        """Return how many items are in the queues, on lease or on their way to a get."""
         routes = 0 if self._routes is None else self._routes.qsize()
-        return self._session.stats()["messages"] - routes + len(self._leases)
+        lent = self._lent_over_lane()
+        messages = self._session.stats()["messages"]
+        # The lane's threads go on meanwhile: a message that left a queue since then is lent now.
+        return messages - routes + len(self._leases) + max(lent, self._lent_over_lane())
+
+    def _lent_over_lane(self) -> int:
+        return 0 if self._lane is None else int(self._lane[0].lent)
+
+    def _arriving(self) -> int:
+        """Return how many items are on their way to gets without a lease."""
+        return self._leases.arriving + self._lent_over_lane()
 
     def _begin(self) -> None:
         if not self._tasks:

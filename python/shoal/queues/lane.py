@@ -87,15 +87,15 @@ class _Call(NamedTuple):
 
     Attributes:
         operation: Its name.
+        encoded: The canonical form of the key.
         shown: The name of the queue in messages.
-        key: The key.
         deadline: When it ends; None if it does not wait.
         takes: Whether it takes items.
     """
 
     operation: str
+    encoded: bytes
     shown: str
-    key: Hashable
     deadline: Deadline | None
     takes: bool = False
 
@@ -150,7 +150,7 @@ class Lane:
             waiting = self._waiting("put", "room", queue, deadline)
             queue.put(item, weight, deadline.remaining, waiting=waiting)
 
-        return self._use(_Call("put", self._settings.shown(key), key, deadline), put)
+        return self._use(self._call("put", key, deadline), put)
 
     def put_many(
         self, key: Hashable, items: Sequence[object], weights: Sequence[int], deadline: Deadline
@@ -172,7 +172,7 @@ class Lane:
                 raise
 
         try:
-            return self._use(_Call("put_many", self._settings.shown(key), key, deadline), put)
+            return self._use(self._call("put_many", key, deadline), put)
         except Exception as error:
             set_done(error, done)
             raise
@@ -193,8 +193,7 @@ class Lane:
             waiting = self._waiting("get", "an item", queue, deadline)
             found = Taken(take_in_time(queue, want, deadline, waiting))
 
-        shown = self._settings.shown(key)
-        self._use(_Call(want.operation, shown, key, deadline, takes=True), take)
+        self._use(self._call(want.operation, key, deadline, takes=True), take)
         return found
 
     def _waiting(
@@ -209,10 +208,15 @@ class Lane:
 
         return waiting
 
-    def _use(self, call: "_Call", use: "Callable[[LaneQueue], None]") -> bool:
+    def _call(
+        self, operation: str, key: Hashable, deadline: Deadline | None, *, takes: bool = False
+    ) -> _Call:
+        encoded = canonical(key)  # before `repr`, which may fail for a key that this refuses
+        return _Call(operation, encoded, self._settings.shown(key), deadline, takes)
+
+    def _use(self, call: _Call, use: "Callable[[LaneQueue], None]") -> bool:
         """Use the queue of a key; find the actor again if its former process has ended."""
-        encoded, bound = canonical(call.key), True
-        refused, why = None, ""
+        refused, why, bound = None, "", True
         while self._is_there:
             self._check_job()
             server = self._server or self._connected(call)
@@ -220,14 +224,14 @@ class Lane:
                 break
             if server.address == refused:
                 raise TransportError(f"{call}: its actor answers over Ray, but {why}. {_HINT}")
-            queue = server.queues.get(encoded) or self._opened(server, call, encoded, bound=bound)
+            queue = server.queues.get(call.encoded) or self._opened(server, call, bound=bound)
             try:
                 why = self._attempt(call, server, queue, use)
             except ChannelExistsError:  # the key was given a bound of its own
                 if not bound:
                     raise
                 bound = False
-                server.queues.pop(encoded, None)
+                server.queues.pop(call.encoded, None)
                 continue
             if not why:
                 return True
@@ -235,7 +239,7 @@ class Lane:
         return False
 
     def _attempt(
-        self, call: "_Call", server: _Server, queue: "LaneQueue", use: "Callable[[LaneQueue], None]"
+        self, call: _Call, server: _Server, queue: "LaneQueue", use: "Callable[[LaneQueue], None]"
     ) -> str:
         """Use a queue once; return why its server did nothing, an empty string if it is done."""
         deadline = call.deadline
@@ -261,7 +265,7 @@ class Lane:
             raise with_whole_timeout(error, call.operation, queue.name, deadline) from None
         return ""
 
-    def _connected(self, call: "_Call") -> _Server | None:
+    def _connected(self, call: _Call) -> _Server | None:
         try:
             address = self._find(call.deadline)
         except TimeoutError as error:
@@ -278,19 +282,17 @@ class Lane:
         if self._server is server:  # another thread may have found the next process
             self._server = None
 
-    def _opened(
-        self, server: _Server, call: "_Call", encoded: bytes, *, bound: bool
-    ) -> "LaneQueue":
+    def _opened(self, server: _Server, call: _Call, *, bound: bool) -> "LaneQueue":
         settings = self._settings
         if len(server.queues) >= _MANY:
             server.queues.clear()
         queue = _backend.LaneQueue(
             server.client,
-            encoded,
+            call.encoded,
             settings.maxsize if bound else None,
             settings.key_bytes or None,
             settings.policy,
             call.shown,
         )
-        server.queues[encoded] = queue
+        server.queues[call.encoded] = queue
         return queue

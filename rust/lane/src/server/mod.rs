@@ -76,6 +76,8 @@ pub struct Usage {
     pub streams: usize,
     /// Number of queues that are kept open.
     pub queues: usize,
+    /// Number of messages that are lent: neither in a queue, nor confirmed by a client.
+    pub lent: usize,
 }
 
 /// What the threads of a server share.
@@ -89,6 +91,8 @@ struct Shared {
     connections: Mutex<Connections>,
     streams: Streams,
     queues: OpenQueues,
+    /// Each message that is lent refers to it, and so does each attempt to take some.
+    lent: Arc<()>,
 }
 
 impl Shared {
@@ -137,6 +141,7 @@ impl Server {
             connections: Mutex::default(),
             streams: Streams::default(),
             queues,
+            lent: Arc::default(),
         });
         let accepting = accept::start(&shared, &listener)?;
         Ok(Self {
@@ -166,6 +171,7 @@ impl Server {
             strangers: connections.strangers(),
             streams: self.shared.streams.len(),
             queues: self.shared.queues.len(),
+            lent: Arc::strong_count(&self.shared.lent) - 1,
         }
     }
 

@@ -1,9 +1,10 @@
 //! Takes: the messages are lent, and belong to the client once it has confirmed them.
 
 use std::io;
+use std::sync::Arc;
 
 use shoal_shm::blocking::take_within;
-use shoal_shm::session::{Held, SessionQueue};
+use shoal_shm::session::{Error, Held, SessionQueue};
 use shoal_shm::{Descriptor, Keep, Label, Loan, Message, Payload, Taken, Want};
 
 use super::failed_request::Stop;
@@ -27,6 +28,8 @@ struct LentMessage {
     held: Held,
     /// Its bytes, if they were in its descriptor.
     inline: Vec<u8>,
+    /// Counts it as lent.
+    _lent: Arc<()>,
 }
 
 /// The messages of a take. Those that are not confirmed go back to their queue when this is dropped.
@@ -60,6 +63,7 @@ struct Found {
     redelivered: bool,
     loan: Option<Loan>,
     inline: Vec<u8>,
+    lent: Arc<()>,
 }
 
 impl Found {
@@ -67,7 +71,7 @@ impl Found {
         length_of(self.payload)
     }
 
-    fn of(message: &Message<'_>) -> Self {
+    fn of(message: &Message<'_>, lent: &Arc<()>) -> Self {
         let payload = message.payload();
         let mut inline = Vec::new();
         if let Payload::Inline(length) = payload {
@@ -80,6 +84,7 @@ impl Found {
             redelivered: message.redelivered,
             loan: message.loan(),
             inline,
+            lent: Arc::clone(lent),
         }
     }
 }
@@ -116,7 +121,7 @@ impl Serving<'_> {
         let mut found = Vec::new();
         self.take_first(request, queue, want, &mut found)?;
         if let Want::Count(count) = want {
-            take_more(queue, count, &mut found);
+            take_more(queue, count, &self.shared.lent, &mut found);
         }
         let messages = found.into_iter().filter_map(|one: Found| {
             let held = queue.keep(one.loan?, one.payload);
@@ -131,6 +136,7 @@ impl Serving<'_> {
                 item,
                 held,
                 inline: one.inline,
+                _lent: one.lent,
             })
         });
         let lent = Lent {
@@ -158,22 +164,19 @@ impl Serving<'_> {
             Want::Count(count) => Want::Count(count.min(FEW)),
             weight @ Want::Weight { .. } => weight,
         };
-        let mut out = |message: Message<'_>| found.push(Found::of(&message));
-        if !self.socket.is_there() {
-            return Err(Stop::gone());
-        }
-        let mut taken = queue.take(first, Keep::Lease, &mut out)?;
+        let (socket, lent) = (self.socket, &self.shared.lent);
+        let mut attempt = || {
+            // Between a wake-up and the take: a client that has gone takes nothing.
+            if !socket.is_there() {
+                return Err(Stop::gone());
+            }
+            Ok(take_into(found, queue, first, lent)?)
+        };
+        let mut taken = attempt()?;
         if matches!(taken, Taken::Empty | Taken::Short) && request.waits {
             self.report()?;
-            let socket = self.socket;
             let mut until = self.until(request);
-            taken = take_within(queue, first, &mut until, || {
-                // Between the wake-up and the take: a client that has gone takes nothing.
-                if !socket.is_there() {
-                    return Err(Stop::gone());
-                }
-                Ok(queue.take(first, Keep::Lease, &mut out)?)
-            })?;
+            taken = take_within(queue, first, &mut until, attempt)?;
         }
         match taken {
             Taken::Messages { .. } => Ok(()),
@@ -259,8 +262,20 @@ fn length_of(payload: Payload) -> u64 {
     }
 }
 
+/// Takes messages that are there now. A message is always in its queue, counted as lent, or both.
+fn take_into(
+    found: &mut Vec<Found>,
+    queue: &SessionQueue,
+    want: Want,
+    lent: &Arc<()>,
+) -> Result<Taken, Error> {
+    let lent = Arc::clone(lent);
+    let mut out = |message: Message<'_>| found.push(Found::of(&message, &lent));
+    queue.take(want, Keep::Lease, &mut out)
+}
+
 /// Takes further messages that are there, up to `count`, while they are not too long together.
-fn take_more(queue: &SessionQueue, count: u32, found: &mut Vec<Found>) {
+fn take_more(queue: &SessionQueue, count: u32, lent: &Arc<()>, found: &mut Vec<Found>) {
     let mut size = 0;
     let mut seen = 0;
     loop {
@@ -271,8 +286,7 @@ fn take_more(queue: &SessionQueue, count: u32, found: &mut Vec<Found>) {
             return;
         }
         let few = u32::try_from(2 * seen).unwrap_or(u32::MAX).max(FEW);
-        let mut out = |message: Message<'_>| found.push(Found::of(&message));
-        let taken = queue.take(Want::Count(left.min(few)), Keep::Lease, &mut out);
+        let taken = take_into(found, queue, Want::Count(left.min(few)), lent);
         // An error is met again by the next take; what is taken already must not be lost by it.
         if !matches!(taken, Ok(Taken::Messages { .. })) {
             return;

@@ -61,6 +61,13 @@ impl PyLaneServer {
             .map_or(0, |server| server.usage().connections)
     }
 
+    /// The number of messages that gets have taken and not confirmed yet.
+    #[getter]
+    fn lent(&self) -> usize {
+        let server = self.server();
+        server.as_ref().map_or(0, |server| server.usage().lent)
+    }
+
     /// End all connections. A put that waits for room puts nothing. Idempotent.
     fn stop(&self, py: Python<'_>) {
         py.detach(|| {

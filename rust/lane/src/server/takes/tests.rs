@@ -80,6 +80,10 @@ fn put_bytes(queue: &SessionQueue, bytes: &[u8], weight: u64) {
     assert!(queue.put(draft, label).expect("sound").is_ok());
 }
 
+fn lent(node: &Node) -> usize {
+    node.server.usage().lent
+}
+
 fn in_use(node: &Node) -> u64 {
     node.session.usage().descriptors
 }
@@ -114,8 +118,10 @@ fn what_is_taken_has_its_label_and_is_gone_once_it_is_confirmed() {
     };
     assert_eq!(seq, 2);
     assert!(found == [(second, long)]);
+    assert_eq!(lent(&node), 1);
     raw.send(&settle(Op::Keep, 2));
     eventually("all are confirmed", || in_use(&node) == 0);
+    eventually("none is lent", || lent(&node) == 0);
 }
 
 #[test]
@@ -134,6 +140,7 @@ fn what_is_given_back_comes_again() {
     raw.send(&settle(Op::Keep, 1));
     raw.send(&settle(Op::GiveBack, 2));
     eventually("it is back", || queue.len() == 1);
+    eventually("it is not lent", || lent(&node) == 0);
 }
 
 #[test]
