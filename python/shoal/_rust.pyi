@@ -875,7 +875,11 @@ class LaneServer:
 
     @property
     def lent(self) -> int:
-        """The number of messages that gets have taken and not confirmed yet."""
+        """The number of messages that gets have taken and not confirmed yet, with those on lease."""
+
+    @property
+    def leases(self) -> int:
+        """The number of messages on lease."""
 
     def stop(self) -> None:
         """End all connections. A put that waits for room puts nothing. Idempotent."""
@@ -885,6 +889,32 @@ class LaneClient:
     """The connections of this process to a `LaneServer`, for any number of queues and threads."""
 
     def __new__(cls, ip: str, port: int, key: bytes) -> Self: ...
+    def renew(self, numbers: Sequence[int]) -> None:
+        """Keep leases for 12 s more, by the numbers of their messages; see `LaneQueue` for errors."""
+
+@final
+class LaneMessage:
+    """A message of a `LaneQueue` on lease; see `ShmMessage`.
+
+    It goes back to its queue 12 s after this process was last heard of: see `LaneClient.renew`. Its
+    methods raise the errors of `LaneQueue`.
+    """
+
+    @property
+    def value(self) -> Any: ...
+    @property
+    def redelivered(self) -> bool: ...
+    @property
+    def weight(self) -> int: ...
+    @property
+    def number(self) -> int:
+        """The number of its lease among those of this process at the server."""
+
+    def ack(self) -> None:
+        """Acknowledge the message, which ends the lease. Idempotent."""
+
+    def give_back(self) -> None:
+        """Return the message to its queue; any consumer gets it. Idempotent."""
 
 @final
 class LaneQueue:
@@ -936,18 +966,20 @@ class LaneQueue:
     def get(
         self,
         timeout: float | None = None,
+        lease: bool = False,
         *,
         waiting: Callable[[], object] | None = None,
     ) -> Any:
         """Take the first object, waiting for one; see `ShmQueue.get`."""
 
-    def get_nowait(self) -> Any:
+    def get_nowait(self, lease: bool = False) -> Any:
         """Take the first object if there is one now; waits up to 30 s for the server's answer."""
 
     def get_many(
         self,
         n: int,
         timeout: float | None = None,
+        lease: bool = False,
         *,
         waiting: Callable[[], object] | None = None,
     ) -> list[Any]:
@@ -958,6 +990,7 @@ class LaneQueue:
         weight: int,
         timeout: float | None = None,
         least: int | None = None,
+        lease: bool = False,
         *,
         waiting: Callable[[], object] | None = None,
     ) -> list[Any]:

@@ -116,6 +116,52 @@ def test_a_get_that_waits_goes_on_at_the_next_process_of_the_actor(actors, far_q
     assert got == [1]
 
 
+LEASED = ONE._replace(lease=True)
+
+
+def test_leases_make_no_call_to_the_actor_and_are_renewed(actors, channel, far_queues, monkeypatch):
+    monkeypatch.setattr(channel.leases, "RENEW_S", 0.02)
+    queues, here = far_queues(), actors.way("shm")
+    here.put("k", 1, 0, Deadline(DEADLINE_S))
+    first = queues.take("k", LEASED, Deadline(DEADLINE_S))
+    (second,) = queues.take("k", channel.protocol.Want("many", 5, lease=True), Deadline(DEADLINE_S))
+    renewed = threading.Event()
+    client = queues._lane._server.client
+    queues._lane._server.client = SimpleNamespace(
+        renew=lambda numbers: (client.renew(numbers), renewed.set())
+    )
+    assert renewed.wait(DEADLINE_S)
+    with first as lease:
+        assert (lease.value, lease.redelivered) == ("first", False)
+    second.give_back()
+    again = queues.take("k", LEASED, None)
+    assert (again.value, again.redelivered) == (1, True)
+    again.ack()
+    assert actors.handle.called == []
+    until(lambda: not queues._lane._server.held._renews, DEADLINE_S)
+
+
+def test_a_closed_channel_stays_while_its_last_item_is_on_lease(actors, far_queues):
+    queues = far_queues()
+    lease = queues.take("k", LEASED, Deadline(DEADLINE_S))
+    assert actors.ask("end", False) is False
+    assert not actors.call("shoal_channel_settings")["ending"]
+    lease.ack()
+    assert actors.ask("end", False) is True
+
+
+def test_the_lease_of_an_actor_that_starts_again_may_have_ended_or_not(actors, far_queues):
+    queues = far_queues()
+    lease = queues.take("k", LEASED, Deadline(DEADLINE_S))
+    server, _ = actors.worker._lane
+    actors.start()
+    queues._calls._handle = actors.handle
+    server.stop()
+    with pytest.raises(PeerLostError, match="another process takes its place"):
+        lease.ack()
+    assert queues.take("k", LEASED, Deadline(DEADLINE_S)).redelivered
+
+
 class Slow:
     """An item whose rebuilding waits for an event."""
 
@@ -237,7 +283,7 @@ def test_a_port_that_is_blocked_is_named(actors, channel, monkeypatch):
         port = listener.getsockname()[1]
     blocked = channel.lane.LaneAddress("127.0.0.1", port, KEY)
     monkeypatch.setattr(
-        channel.actor, "listen", lambda *_: (SimpleNamespace(stop=list, lent=0), blocked)
+        channel.actor, "listen", lambda *_: (SimpleNamespace(stop=list, lent=0, leases=0), blocked)
     )
     queues = actors.start().way("ray")
     text = rf"put: the channel 'c', key 'k': its actor answers over Ray, but 127\.0\.0\.1:{port} "

@@ -24,7 +24,7 @@ from shoal.errors import (
 )
 from shoal.shm.keys import canonical
 from support.channel_actor import DEADLINE_S
-from support.processes import until
+from support.processes import in_a_child, until
 
 KEY = bytes(range(32))
 
@@ -303,6 +303,62 @@ def test_an_interrupt_in_the_middle_of_an_item_leaves_all_in_the_queue(queue, cl
     with pytest.raises(KeyboardInterrupt):
         far(client).get_many(2)
     until(lambda: queue.qsize() == 2, DEADLINE_S)
+
+
+def test_leased_items_are_acknowledged_or_go_back_one_by_one(queue, server, client):
+    there = far(client)
+    queue.put_many(["a", "b", "c", "d"], [1, 2, 3, 4])
+    first = there.get(lease=True)
+    assert (first.value, first.weight, first.redelivered) == ("a", 1, False)
+    second = there.get_nowait(lease=True)
+    third, fourth = there.get_batch(7, lease=True)
+    assert (server.lent, server.leases) == (4, 4)
+    first.ack()
+    second.give_back()
+    third.give_back()
+    for lease in (first, second, third):  # nothing more happens
+        lease.ack()
+        lease.give_back()
+    assert (server.leases, queue.qsize()) == (1, 2)
+    assert first.value == "a"
+    with pytest.raises(ShoalValueError, match="the message was given back"):
+        _ = second.value
+    again = there.get_many(5, lease=True)
+    assert [(lease.value, lease.redelivered) for lease in again] == [("b", True), ("c", True)]
+    client.renew([lease.number for lease in (fourth, *again)])
+    for lease in (fourth, *again):
+        lease.ack()
+    assert (server.leases, queue.qsize()) == (0, 0)
+
+
+def test_a_leased_item_that_cannot_be_rebuilt_is_not_delivered_again(queue, server, client):
+    queue.put_many([Spoilt(), 1])
+    there = far(client)
+    (lease,) = there.get_many(2, lease=True)
+    assert (lease.value, server.leases) == (1, 1)
+    with pytest.raises(ChannelDecodeError):
+        there.get(0)
+    lease.give_back()
+    assert queue.get_nowait() == 1
+    assert queue.empty()
+
+
+def test_the_lease_of_a_server_that_has_ended_cannot_be_ended(queue, server, client):
+    queue.put(1)
+    lease = far(client).get(lease=True)
+    server.stop()
+    with pytest.raises(ConnectionRefusedError):
+        lease.ack()
+    assert queue.get_nowait() == 1
+
+
+def test_a_child_of_a_fork_cannot_end_the_lease_of_its_parent(queue, client):
+    queue.put(1)
+    lease = far(client).get(lease=True)
+    text = in_a_child(lease.ack)
+    assert f"ack: the message was leased by process {os.getpid()}, not by this one" in text
+    lease.ack()
+    assert queue.empty()
 
 
 def test_a_get_that_waits_ends_by_what_is_called_meanwhile(queue, client):

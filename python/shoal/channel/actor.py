@@ -428,7 +428,8 @@ class ChannelWorker:
 
     def _arriving(self) -> int:
         """Return how many items are on their way to gets without a lease."""
-        return self._leases.arriving + self._lent_over_lane()
+        over_lane = 0 if self._lane is None else self._lane[0].lent - self._lane[0].leases
+        return self._leases.arriving + int(over_lane)
 
     def _begin(self) -> None:
         if not self._tasks:

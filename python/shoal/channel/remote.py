@@ -1,7 +1,7 @@
 """`RemoteQueues`: a channel's queues on another node.
 
-Puts and gets that wait in the calling thread go over the lane to the actor's process, except for
-gets with leases; everything else, and every operation without a lane, is a call to the channel's actor.
+Puts and gets that wait in the calling thread go over the lane to the actor's process; everything
+else, and every operation without a lane, is a call to the channel's actor.
 """
 
 import asyncio
@@ -257,7 +257,7 @@ class RemoteQueues:
             taken = result_of(future, long_wait("get", "an item", self._shown(_key(key)), deadline))
             taken.deliver()
             return taken.value
-        over_lane = None if want.lease else self._lane.take(key, want, deadline)
+        over_lane = self._lane.take(key, want, deadline)
         if over_lane is not None:
             return over_lane.value
         wait = self._wait("get", key, "an item", deadline)

@@ -5,6 +5,7 @@ take from it without its interpreter. `LaneAddress` comes from the actor over Ra
 only processes of the job get.
 """
 
+import asyncio
 import os
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,15 +14,16 @@ from shoal import _backend
 from shoal.context import env_var
 from shoal.deadline import Deadline
 from shoal.errors import ChannelClosed, ChannelExistsError, ShoalTimeoutError, TransportError
+from shoal.queues.leases import HeldLeases, LaneLease
 from shoal.queues.protocol import NOTHING, Taken, Want, set_done
 from shoal.queues.settings import ChannelSettings
-from shoal.queues.shared import log_waits, take_in_time, with_whole_timeout
+from shoal.queues.shared import log_waits, take_in_time, take_now, with_whole_timeout
 from shoal.shm import Session
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import timeout_error
 
 if TYPE_CHECKING:
-    from shoal._backend import LaneClient, LaneQueue, LaneServer
+    from shoal._backend import LaneClient, LaneMessage, LaneQueue, LaneServer
 
 __all__ = ["Lane", "LaneAddress", "listen"]
 
@@ -74,12 +76,44 @@ def _has_lanes() -> bool:
     return _backend.NAME == "rust" and not encrypted and env_var("TRANSPORT")[0] != "ray"
 
 
-class _Server(NamedTuple):
-    """A server, the connections to it, and its queues that were used, by key."""
+class _Server:
+    """A server, the connections to it, its queues that were used, by key, and the leases from it."""
 
-    address: LaneAddress
-    client: "LaneClient"
-    queues: "dict[bytes, LaneQueue]"
+    def __init__(self, address: LaneAddress) -> None:
+        self.address = address
+        self.client: LaneClient = _backend.LaneClient(*address)
+        self.queues: dict[bytes, LaneQueue] = {}
+        self.held = HeldLeases(self._renew)
+
+    async def _renew(self, numbers: list[int]) -> list[int]:
+        try:
+            await asyncio.to_thread(self.client.renew, numbers)
+        except (ConnectionRefusedError, ConnectionResetError):
+            return []  # it is gone, and its leases with it
+        return numbers
+
+    def leased(
+        self, message: "LaneMessage", lost: Callable[[LaneAddress, str], BaseException]
+    ) -> LaneLease:
+        """Return a message as consumers get it; its lease is renewed from now on.
+
+        Args:
+            message: The message.
+            lost: Returns the error of a call that was not answered.
+        """
+        self.held.add([message.number])
+
+        def end(*, acknowledged: bool) -> None:
+            try:
+                if acknowledged:
+                    message.ack()
+                else:
+                    message.give_back()
+            except (ConnectionRefusedError, ConnectionResetError) as error:
+                raise lost(self.address, str(error)) from None
+            self.held.remove([message.number])
+
+        return LaneLease(message, end)
 
 
 class _Call(NamedTuple):
@@ -143,7 +177,7 @@ class Lane:
             False if there is no lane to the actor: then nothing was done.
         """
 
-        def put(queue: "LaneQueue") -> None:
+        def put(queue: "LaneQueue", _: _Server) -> None:
             if deadline is None:
                 queue.put_nowait(item, weight)
                 return
@@ -162,7 +196,7 @@ class Lane:
         """
         done = 0
 
-        def put(queue: "LaneQueue") -> None:
+        def put(queue: "LaneQueue", _: _Server) -> None:
             nonlocal done
             waiting = self._waiting("put_many", "room", queue, deadline)
             try:
@@ -185,13 +219,18 @@ class Lane:
         """
         found: Taken | None = None
 
-        def take(queue: "LaneQueue") -> None:
+        def take(queue: "LaneQueue", server: _Server) -> None:
             nonlocal found
             if deadline is None:
-                found = Taken(queue.get_nowait())
-                return
-            waiting = self._waiting("get", "an item", queue, deadline)
-            found = Taken(take_in_time(queue, want, deadline, waiting))
+                value = take_now(queue, want)
+            else:
+                waiting = self._waiting("get", "an item", queue, deadline)
+                value = take_in_time(queue, want, deadline, waiting)
+            if want.lease and want.kind == "one":
+                value = server.leased(value, self._lost)
+            elif want.lease:
+                value = [server.leased(message, self._lost) for message in value]
+            found = Taken(value)
 
         self._use(self._call(want.operation, key, deadline, takes=True), take)
         return found
@@ -214,7 +253,7 @@ class Lane:
         encoded = canonical(key)  # before `repr`, which may fail for a key that this refuses
         return _Call(operation, encoded, self._settings.shown(key), deadline, takes)
 
-    def _use(self, call: _Call, use: "Callable[[LaneQueue], None]") -> bool:
+    def _use(self, call: _Call, use: "Callable[[LaneQueue, _Server], None]") -> bool:
         """Use the queue of a key; find the actor again if its former process has ended."""
         refused, why, bound = None, "", True
         while self._is_there:
@@ -239,12 +278,16 @@ class Lane:
         return False
 
     def _attempt(
-        self, call: _Call, server: _Server, queue: "LaneQueue", use: "Callable[[LaneQueue], None]"
+        self,
+        call: _Call,
+        server: _Server,
+        queue: "LaneQueue",
+        use: "Callable[[LaneQueue, _Server], None]",
     ) -> str:
         """Use a queue once; return why its server did nothing, an empty string if it is done."""
         deadline = call.deadline
         try:
-            use(queue)
+            use(queue, server)
         except (ConnectionRefusedError, ConnectionResetError) as error:
             self._forget(server)
             # A take that was not answered has taken nothing.
@@ -275,7 +318,7 @@ class Lane:
         if address is None:
             self._is_there = False
             return None
-        self._server = server = _Server(address, _backend.LaneClient(*address), {})
+        self._server = server = _Server(address)
         return server
 
     def _forget(self, server: _Server) -> None:

@@ -3,7 +3,7 @@
 `Leases` is the actor's record of the leases that handles on other nodes have. Every item that such
 a handle takes is on lease. All items of a plain get share one lease, which the handle settles when
 they have arrived; a get with `lease` has one for each item. `HeldLeases` is the record of a handle,
-which renews them. `RemoteLease` and `LocalLease` are the objects that consumers get.
+which renews them. `RemoteLease`, `LaneLease` and `LocalLease` are the objects that consumers get.
 """
 
 import asyncio
@@ -15,14 +15,25 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from shoal.errors import ShoalValueError
 from shoal.fork import reset_in_child
 from shoal.loop import submit
 from shoal.process import ProcessId, is_running
 
-__all__ = ["RENEW_S", "HeldLeases", "Leases", "LocalLease", "RemoteLease", "arrival_s"]
+if TYPE_CHECKING:  # the pure core has none
+    from shoal._backend import LaneMessage
+
+__all__ = [
+    "RENEW_S",
+    "HeldLeases",
+    "LaneLease",
+    "Leases",
+    "LocalLease",
+    "RemoteLease",
+    "arrival_s",
+]
 
 RENEW_S = 0.5
 """Seconds between a handle's renewals of its leases."""
@@ -240,6 +251,18 @@ class RemoteLease(_ItemLease):
             held.remove([number])
 
         super().__init__(value, redelivered, end)
+
+
+class LaneLease(_ItemLease):
+    """An item on lease over the lane.
+
+    Args:
+        message: The message.
+        end: Ends its lease.
+    """
+
+    def __init__(self, message: "LaneMessage", end: _Ends) -> None:
+        super().__init__(message.value, message.redelivered, end)
 
 
 class LocalLease(_ItemLease):

@@ -399,7 +399,7 @@ def _keep_room(queue: Queue, policy: str, log: Callable[[], None]) -> None:
         raise error
 
 
-def take_now(queue: Queue, want: Want) -> Any:
+def take_now(queue: "Queue | LaneQueue", want: Want) -> Any:
     """Take the wanted items if they are there; otherwise raise `ChannelEmpty` or `ShoalTimeoutError`."""
     if want.kind == "one":
         return queue.get_nowait(lease=True) if want.lease else queue.get_nowait()
@@ -415,7 +415,10 @@ def take_or_wait(queue: Queue, want: Want) -> Any:
 
 
 def take_within(
-    queue: Any, want: Want, seconds: float, waiting: Callable[[], object] | None = None
+    queue: "Queue | LaneQueue",
+    want: Want,
+    seconds: float,
+    waiting: Callable[[], object] | None = None,
 ) -> Any:
     """Take the wanted items, waiting for them.
 

@@ -6,6 +6,7 @@
 //! | [`Welcome`] | 24 | status 1, replies 1, 0 × 6, epoch 8, done 8 | as many replies |
 //! | [`Request`] | 64 | op 1, policy 1, flags 1, kind 1, sender 4, left 4, key length 4, length 8, seq 8, amount 8, deadline 8, maxsize 8, bytes 8 | key, payload |
 //! | [`Reply`] | 24 | status 1, 0 × 3, count 4, length 8, seq 8 | body |
+//! | [`LeaseName`] | 24 | holder 16, number 8 | |
 //! | [`Item`] | 24 | length 8, weight 8, sender 4, kind 1, again 1, 0 × 2 | payload |
 //!
 //! Both sides know the job's key before a frame is read; even so a decoder takes any bytes, and
@@ -18,7 +19,7 @@ use std::ops::RangeInclusive;
 
 use shoal_shm::session::Shortage;
 
-pub use self::request::{Op, Policy, Request};
+pub use self::request::{LeaseName, Op, Policy, Request, decode_renewal};
 
 /// Maximum length of a key in bytes, as in a session.
 pub const MAX_KEY: u32 = 0xffff;
@@ -28,6 +29,8 @@ pub const MAX_PAYLOAD: u64 = 1 << 40;
 pub const MAX_REQUESTS: u32 = 1 << 20;
 /// Maximum length of the body of a reply that says why a request failed, in bytes.
 pub const MAX_BODY: u64 = 4096;
+/// Maximum number of leases of a renewal.
+pub const MAX_RENEWED: usize = 1024;
 /// Largest weight and largest bound, which are signed numbers elsewhere.
 pub const LARGEST: u64 = i64::MAX.unsigned_abs();
 /// The deadline of a request that waits without limit.

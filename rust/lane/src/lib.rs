@@ -50,6 +50,7 @@
 //! | the address | the server, which listens on any free port; the client is told |
 //! | a *stream*: a random number, and the numbers of its requests | the client; it outlives its connections |
 //! | the *record* of a stream: what is done, and what failed | the server, which keeps it for a while after a connection ended |
+//! | the leases, by holder | the server |
 //! | the *epoch*: a random number | the process of the server; another epoch is another server |
 //! | the bytes of a request | the caller, until its reply has come: so nothing is kept for a retry |
 //!
@@ -70,12 +71,18 @@
 //! 5. **A take lends.** The server keeps the messages until the client has confirmed them or given
 //!    them back; its next request confirms them too. On the next connection of the stream the same
 //!    messages come again. If the record of the stream ends, they go back to their queue. The client
-//!    confirms when it has rebuilt them; if the connection was cut, on the next one of the stream.
+//!    confirms when it has rebuilt them; if the connection was cut, on the next one of the stream,
+//!    before anything else.
 //! 6. **Is the peer there?** The server asks the kernel in each slice of a wait, and after it, before
 //!    it puts. The record of a stream without a connection ends 2 s after the peer has ended the
 //!    connection, and 12 s after the network has.
 //! 7. **The kernel notices a node that has vanished**, within 10 s. A connection without a request
 //!    for 10 s is closed by the server; the client makes another one when it needs it.
+//!
+//! 8. **A lease outlives the stream.** A client can make leases of the messages of a take, with its
+//!    *holder* (a random number) and a number for each, and waits until the server has said so. It
+//!    ends them one by one, over any connection, and renews those in use every few seconds. The server
+//!    ends a lease that was not renewed for 12 s.
 //!
 //! # What the kernel does
 //!

@@ -424,7 +424,7 @@ pub(super) fn batch(weight: &Bound<'_, PyAny>, least: Option<&Bound<'_, PyAny>>)
 
 /// How messages are taken, according to the argument `lease`.
 #[inline]
-fn keep(lease: &Arg<'_>) -> PyResult<Keep> {
+pub(super) fn keep(lease: &Arg<'_>) -> PyResult<Keep> {
     let leased = lease.or(false, |value| flag(value, "lease"))?;
     Ok(if leased { Keep::Lease } else { Keep::Copy })
 }

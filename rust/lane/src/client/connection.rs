@@ -35,10 +35,20 @@ pub(super) struct Connection {
     pub(super) began: Instant,
     /// When it was last used.
     pub(super) used: Instant,
-    /// The take whose confirmation was sent, until a later reply says that it has arrived.
-    unconfirmed: Option<u64>,
+    /// What was sent about the messages of the last take, until a later reply says that it has
+    /// arrived.
+    unconfirmed: Option<Settlement>,
     ends_abruptly: bool,
     origin: Origin,
+}
+
+/// What a client does with the messages of a take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settlement {
+    /// The take.
+    pub(super) seq: u64,
+    /// Whether it keeps them; otherwise they go back.
+    pub(super) keeps: bool,
 }
 
 /// Why there is no connection.
@@ -124,7 +134,8 @@ impl Connection {
         }))
     }
 
-    /// Connects again, to go on with the same stream. Another epoch is another server.
+    /// Connects again, to go on with the same stream, and says again what becomes of the last take if
+    /// that may be lost. Another epoch is another server.
     pub(super) fn reopen(
         &mut self,
         client: &Client,
@@ -144,6 +155,13 @@ impl Connection {
         self.ends_abruptly = false;
         self.inbox = Inbox::new(INBOX);
         self.began = Instant::now();
+        // First: the server takes the next request for a confirmation.
+        if let Some(settlement) = self.unconfirmed
+            && self.settle(settlement).is_err()
+        {
+            // What is sent next meets the same, and connects again.
+            self.socket.abort();
+        }
         let (done, failed) = (welcomed.done, welcomed.failed);
         Ok(Standing { done, failed })
     }
@@ -183,32 +201,29 @@ impl Connection {
         Ok(())
     }
 
-    /// Confirms the messages of a take, or gives them back.
+    /// Says what becomes of the messages of a take.
     ///
     /// # Errors
     ///
     /// The connection ended.
-    pub(super) fn settle(&mut self, op: Op, seq: u64) -> io::Result<()> {
+    pub(super) fn settle(&mut self, settlement: Settlement) -> io::Result<()> {
         if !self.socket.is_there() {
             return Err(ErrorKind::UnexpectedEof.into());
         }
         // A process that ends next must not take this back.
         self.end_abruptly(false)?;
-        let (request, _) = Request::of_take(op, seq, Want::Count(0));
+        let op = if settlement.keeps {
+            Op::Keep
+        } else {
+            Op::GiveBack
+        };
+        let (request, _) = Request::of_take(op, settlement.seq, Want::Count(0));
         let mut never = || false;
         // The kernel has room for it: only requests of some bytes were sent before.
         let patience = &mut Patience::new(Some(Instant::now()), &mut never);
         self.socket.send_all(&request.encode(), patience)?;
-        self.unconfirmed = (op == Op::Keep).then_some(seq);
+        self.unconfirmed = Some(settlement);
         Ok(())
-    }
-
-    /// Sends the last confirmation again, on the next connection of the stream.
-    pub(super) fn confirm_again(&mut self) -> io::Result<()> {
-        match self.unconfirmed {
-            Some(seq) => self.settle(Op::Keep, seq),
-            None => Ok(()),
-        }
     }
 
     /// Whether a confirmation may have been on its way when it was cut, and the server may still know
@@ -229,7 +244,7 @@ impl Connection {
             }
         }
         let reply = Reply::decode(self.inbox.held()).map_err(invalid)?;
-        if self.unconfirmed.is_some_and(|seq| seq < reply.seq) {
+        if self.unconfirmed.is_some_and(|last| last.seq < reply.seq) {
             self.unconfirmed = None;
         }
         Ok(Some(reply))

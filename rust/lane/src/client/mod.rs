@@ -13,6 +13,8 @@ mod takes;
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
@@ -26,9 +28,10 @@ use self::pool::Pool;
 use self::puts::Exchange;
 pub use self::takes::{Bytes, Message, Taken};
 use crate::frame::{
-    LARGEST, MAX_KEY, MAX_PAYLOAD, MAX_REQUESTS, NEVER, Policy, Status, decode_shortage,
+    LARGEST, LeaseName, MAX_KEY, MAX_PAYLOAD, MAX_REQUESTS, NEVER, Policy, Status, decode_shortage,
 };
 use crate::handshake::Key;
+use crate::random::random;
 use crate::socket::{PEER_TIMEOUT, Patience};
 
 /// The limits of a client.
@@ -110,6 +113,10 @@ pub struct Client {
     key: Key,
     limits: Limits,
     pool: Pool,
+    /// A random number, by which the server knows its leases.
+    holder: OnceLock<u128>,
+    /// Number of leases that it has had.
+    leases: AtomicU64,
 }
 
 impl Client {
@@ -120,6 +127,8 @@ impl Client {
             key,
             limits,
             pool: Pool::default(),
+            holder: OnceLock::new(),
+            leases: AtomicU64::new(0),
         }
     }
 
@@ -210,6 +219,33 @@ impl Client {
         )
     }
 
+    /// Keeps leases for longer, by number; to be called every few seconds for all that are in use.
+    ///
+    /// # Errors
+    ///
+    /// If the server did not answer.
+    pub fn renew(&self, numbers: &[u64], go_on: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+        takes::renew(self, self.new_leases(0)?.holder, numbers, go_on)
+    }
+
+    /// Ends a lease: its message is confirmed, or goes back to its queue. Does nothing if it has ended.
+    ///
+    /// # Errors
+    ///
+    /// If the server did not answer.
+    pub fn end_lease(
+        &self,
+        number: u64,
+        goes_back: bool,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Error> {
+        let name = LeaseName {
+            number,
+            ..self.new_leases(0)?
+        };
+        takes::end_lease(self, name, goes_back, go_on)
+    }
+
     /// To be called in the child of a fork, before it uses the client: closes its copies of the idle
     /// connections, which are its parent's. It does not shut them down, so they stay open there.
     pub fn close_inherited(&self) {
@@ -231,10 +267,7 @@ impl Client {
                 continue;
             }
             match self.reconnect(&mut connection, patience) {
-                Ok(_) => match connection.confirm_again() {
-                    Ok(()) => return Ok(connection),
-                    Err(_) => self.pool.put(connection, self.limits.idle),
-                },
+                Ok(_) => return Ok(connection),
                 // What was taken is in its queue again.
                 Err(Loss::Forgotten | Loss::OtherServer) => (),
                 Err(Loss::Interrupted) => return Err(Error::Interrupted),
@@ -331,6 +364,23 @@ impl Client {
                 why,
             },
         }
+    }
+
+    /// The name of the next leases, so many of them.
+    fn new_leases(&self, count: u64) -> Result<LeaseName, Error> {
+        let random = || random().map_err(|error| Error::Session(error.to_string()));
+        let holder = match self.holder.get() {
+            Some(holder) => *holder,
+            None => *self.holder.get_or_init({
+                let new = u128::from_le_bytes(random()?);
+                move || new
+            }),
+        };
+        Ok(LeaseName {
+            // In the child of a fork it is another one.
+            holder: holder ^ u128::from(std::process::id()),
+            number: self.leases.fetch_add(count, Ordering::Relaxed),
+        })
     }
 
     fn unreachable(&self, began: Instant, why: String) -> Error {

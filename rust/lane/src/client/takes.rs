@@ -2,11 +2,12 @@
 
 use rustix::event::PollFlags;
 use shoal_shm::Want;
+use shoal_shm::blocking::Deadline;
 
-use super::connection::Connection;
+use super::connection::{Connection, Settlement};
 use super::error::{Error, Loss};
 use super::{Buffer, Client, Ends, Stop, Target};
-use crate::frame::{Item, MAX_REQUESTS, Op, Reply, Request, Status};
+use crate::frame::{Item, LeaseName, MAX_RENEWED, Op, Reply, Request, Status};
 use crate::socket::Patience;
 
 /// Minimum length of a message that gets a buffer, which may be kept.
@@ -38,6 +39,8 @@ pub struct Taken<'a> {
     /// None once it is settled.
     connection: Option<Box<Connection>>,
     seq: u64,
+    /// Number of messages, of which the caller may have taken some.
+    messages_count: u64,
     /// The messages, in the order of the queue.
     pub messages: Vec<Message>,
 }
@@ -56,7 +59,11 @@ impl Taken<'_> {
             return Ok(true);
         };
         let patience = &mut Patience::new(None, go_on);
-        while connection.settle(Op::Keep, self.seq).is_err() {
+        let settlement = Settlement {
+            seq: self.seq,
+            keeps: true,
+        };
+        while connection.settle(settlement).is_err() {
             match self.client.reconnect(&mut connection, patience) {
                 Ok(_) => (),
                 Err(Loss::Interrupted) => return Err(Error::Interrupted),
@@ -66,6 +73,34 @@ impl Taken<'_> {
         self.client.ended(connection, Ok(())).map(|()| true)
     }
 
+    /// Makes them leases of this client, numbered from the returned number on. They go back to their
+    /// queue unless the client [renews](Client::renew) its leases, or [ends](Client::end_lease) them.
+    /// Returns None if it came too late, as [`Self::keep`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Interrupted`] if the caller ended the wait: then they go back within seconds.
+    pub fn lease(mut self, go_on: &mut dyn FnMut() -> bool) -> Result<Option<u64>, Error> {
+        let Some(mut connection) = self.connection.take() else {
+            return Ok(None);
+        };
+        let name = self.client.new_leases(self.messages_count)?;
+        let mut question = Question::about_leases(self.client, Request::of_lease(Op::Lease, name));
+        question.request.amount = self.seq;
+        let seq = connection.next;
+        connection.next += 1;
+        let patience = &mut Patience::new(None, go_on);
+        match question.until_answered(&mut connection, seq, patience, &mut |_, _, _| Ok(())) {
+            Ok(()) => self.client.ended(connection, Ok(()))?,
+            Err(Stop::Failed(Error::Interrupted, _)) => {
+                connection.socket.abort();
+                return Err(Error::Interrupted);
+            }
+            Err(_) => return Ok(None),
+        }
+        Ok(Some(name.number))
+    }
+
     /// Returns the messages to their queue; any consumer gets them.
     pub fn give_back(mut self) {
         self.end();
@@ -73,7 +108,8 @@ impl Taken<'_> {
 
     fn end(&mut self) {
         if let Some(mut connection) = self.connection.take() {
-            match connection.settle(Op::GiveBack, self.seq) {
+            let (seq, keeps) = (self.seq, false);
+            match connection.settle(Settlement { seq, keeps }) {
                 Ok(()) => drop(self.client.ended(connection, Ok(()))),
                 // The server gives them back when it does not come again.
                 Err(_) => connection.socket.abort(),
@@ -96,52 +132,126 @@ pub(super) fn take<'a>(
     ends: Ends,
     patience: &mut Patience<'_>,
 ) -> Result<Taken<'a>, Error> {
-    loop {
-        let mut connection = client.connect(patience)?;
-        let seq = connection.next;
-        connection.next += 1;
-        let mut take = Take {
+    let (request, payload) = Request::of_take(Op::Take, 0, want);
+    let question = Question {
+        client,
+        request: Request {
+            maxsize: target.maxsize,
+            max_bytes: target.max_bytes,
+            ..request
+        },
+        key: target.key,
+        payload,
+        ends,
+    };
+    let read = &mut |connection: &mut Connection, reply: Reply, patience: &mut Patience<'_>| {
+        Incoming { client, reply }.messages(connection, patience)
+    };
+    let (connection, messages) = question.ask(patience, read)?;
+    Ok(Taken {
+        client,
+        seq: connection.next - 1,
+        connection: Some(connection),
+        messages_count: messages.len() as u64,
+        messages,
+    })
+}
+
+/// Renews leases of a client: see [`Client::renew`].
+pub(super) fn renew(
+    client: &Client,
+    holder: u128,
+    numbers: &[u64],
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<(), Error> {
+    numbers.chunks(MAX_RENEWED).try_for_each(|numbers| {
+        Question::about_leases(client, Request::of_renewal(holder, numbers)).answer(go_on)
+    })
+}
+
+/// Ends a lease: see [`Client::end_lease`].
+pub(super) fn end_lease(
+    client: &Client,
+    name: LeaseName,
+    goes_back: bool,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<(), Error> {
+    let mut question = Question::about_leases(client, Request::of_lease(Op::Settle, name));
+    question.request.kind = goes_back.into();
+    question.answer(go_on)
+}
+
+/// Reads what follows the header of a reply.
+type Read<'a, T> = &'a mut dyn FnMut(&mut Connection, Reply, &mut Patience<'_>) -> Result<T, Stop>;
+
+/// A request that is asked again after a cut, until it is answered.
+struct Question<'a> {
+    client: &'a Client,
+    /// Without its number, deadline and length of the key.
+    request: Request,
+    key: &'a [u8],
+    payload: Vec<u8>,
+    ends: Ends,
+}
+
+impl<'a> Question<'a> {
+    fn about_leases(client: &'a Client, (request, payload): (Request, Vec<u8>)) -> Self {
+        Self {
             client,
-            target,
-            want,
-            ends,
-            seq,
-        };
-        match take.until_answered(&mut connection, patience) {
-            Ok(messages) => {
-                return Ok(Taken {
-                    client,
-                    connection: Some(connection),
-                    seq,
-                    messages,
-                });
-            }
-            // The server has forgotten the stream: what it may have taken is in its queue again.
-            Err(Stop::Cut) => (),
-            Err(stop) => client.ended(connection, Err(stop))?,
+            request,
+            key: &[],
+            payload,
+            ends: Ends::new(Deadline::Now, &client.limits),
         }
     }
-}
 
-/// A take under way.
-struct Take<'a> {
-    client: &'a Client,
-    target: &'a Target<'a>,
-    want: Want,
-    ends: Ends,
-    seq: u64,
-}
+    /// Asks a question whose answer says only that it is done.
+    fn answer(&self, go_on: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+        let patience = &mut Patience::new(self.ends.late, go_on);
+        let (connection, ()) = self.ask(patience, &mut |_, _, _| Ok(()))?;
+        self.client.ended(connection, Ok(()))
+    }
 
-impl Take<'_> {
-    /// Asks until there is an answer. After a cut the server sends the same messages again.
-    fn until_answered(
-        &mut self,
-        connection: &mut Connection,
+    /// Asks; returns the connection, which is not idle yet, and what `read` makes of the reply.
+    fn ask<T>(
+        &self,
         patience: &mut Patience<'_>,
-    ) -> Result<Vec<Message>, Stop> {
+        read: Read<'_, T>,
+    ) -> Result<(Box<Connection>, T), Error> {
         loop {
-            match self.on(connection, patience) {
+            let mut connection = self.client.connect(patience)?;
+            let seq = connection.next;
+            connection.next += 1;
+            match self.until_answered(&mut connection, seq, patience, read) {
+                Ok(answer) => return Ok((connection, answer)),
+                // The server has forgotten the stream: what it may have taken is in its queue again.
+                Err(Stop::Cut) => (),
+                Err(stop) => self.client.ended(connection, Err(stop))?,
+            }
+        }
+    }
+
+    /// Asks until there is an answer. After a cut the server sends the same messages again.
+    fn until_answered<T>(
+        &self,
+        connection: &mut Connection,
+        seq: u64,
+        patience: &mut Patience<'_>,
+        read: Read<'_, T>,
+    ) -> Result<T, Stop> {
+        loop {
+            match self.on(connection, seq, patience, read) {
                 Err(Stop::Cut) => match self.client.reconnect(connection, patience) {
+                    // Only a take is answered twice.
+                    Ok(at) if at.done >= seq && !at.failed && self.request.op != Op::Take => {
+                        let reply = Reply {
+                            status: Status::Done,
+                            count: 0,
+                            length: 0,
+                            seq,
+                        };
+                        return read(connection, reply, patience);
+                    }
                     Ok(_) => (),
                     Err(Loss::Forgotten) => return Err(Stop::Cut),
                     Err(why) => return Err(Stop::Failed(self.client.lost(why), false)),
@@ -152,23 +262,23 @@ impl Take<'_> {
     }
 
     /// Asks on one connection.
-    fn on(
+    fn on<T>(
         &self,
         connection: &mut Connection,
+        seq: u64,
         patience: &mut Patience<'_>,
-    ) -> Result<Vec<Message>, Stop> {
+        read: Read<'_, T>,
+    ) -> Result<T, Stop> {
         let client = self.client;
-        let (request, payload) = Request::of_take(Op::Take, self.seq, self.want);
         let request = Request {
+            seq,
             waits: self.ends.waits,
             deadline: self.ends.micros(connection),
             // Checked before.
-            key_length: u32::try_from(self.target.key.len()).unwrap_or(u32::MAX),
-            maxsize: self.target.maxsize,
-            max_bytes: self.target.max_bytes,
-            ..request
+            key_length: u32::try_from(self.key.len()).unwrap_or(u32::MAX),
+            ..self.request
         };
-        let bytes = [&request.encode(), self.target.key, &payload].concat();
+        let bytes = [&request.encode(), self.key, &self.payload].concat();
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
             match connection.socket.send(rest) {
@@ -189,37 +299,44 @@ impl Take<'_> {
                 }
                 Err(error) => return Err(client.cut(&error)),
             };
-            if reply.seq == self.seq && reply.status == Status::Done {
+            if reply.seq == seq && reply.status == Status::Done {
                 connection.skip_header();
-                return self.messages(connection, reply, patience);
+                return read(connection, reply, patience);
             }
             match connection.reply() {
                 Ok(None) => client.wait(connection, PollFlags::IN, patience)?,
                 // What was asked before: it was heard of then.
-                Ok(Some((reply, _))) if reply.seq < self.seq => (),
-                Ok(Some((reply, body))) if reply.seq == self.seq => {
+                Ok(Some((reply, _))) if reply.seq < seq => (),
+                Ok(Some((reply, body))) if reply.seq == seq => {
                     return Err(Stop::Failed(client.failure(reply.status, &body), true));
                 }
                 Ok(Some((reply, _))) => {
-                    let text = format!("request {} is done, of {}", reply.seq, self.seq);
+                    let text = format!("request {} is done, of {seq}", reply.seq);
                     return Err(client.broken(text));
                 }
                 Err(error) => return Err(client.cut(&error)),
             }
         }
     }
+}
 
-    /// Receives the messages of a reply.
+/// The messages of a reply to a take.
+struct Incoming<'a> {
+    client: &'a Client,
+    reply: Reply,
+}
+
+impl Incoming<'_> {
+    /// Receives them.
     fn messages(
         &self,
         connection: &mut Connection,
-        reply: Reply,
         patience: &mut Patience<'_>,
     ) -> Result<Vec<Message>, Stop> {
-        let client = self.client;
-        let broken = |text: String| client.broken(format!("take {}: {text}", self.seq));
-        if reply.count == 0 || reply.count > MAX_REQUESTS {
-            return Err(broken(format!("{} messages", reply.count)));
+        let reply = self.reply;
+        let broken = |text: String| self.client.broken(format!("take {}: {text}", reply.seq));
+        if reply.count == 0 {
+            return Err(broken("no messages".to_owned()));
         }
         let mut left = reply.length;
         let mut messages = Vec::with_capacity(reply.count.min(1024) as usize);

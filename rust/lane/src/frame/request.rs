@@ -1,8 +1,12 @@
 //! Requests: puts, takes, and what becomes of the messages of a take.
 
+use std::ops::RangeInclusive;
+
 use shoal_shm::{OverweightPolicy, Want};
 
-use super::{ANY, Bytes, Fields, Invalid, LARGEST, MAX_KEY, MAX_PAYLOAD, MAX_REQUESTS, NEVER};
+use super::{
+    ANY, Bytes, Fields, Invalid, LARGEST, MAX_KEY, MAX_PAYLOAD, MAX_RENEWED, MAX_REQUESTS, NEVER,
+};
 
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,10 +21,84 @@ pub enum Op {
     Keep = 3,
     /// Give them back to their queue.
     GiveBack = 4,
+    /// Make the messages of the take `amount`, the last one, leases of a holder. This and the next ones
+    /// have no key.
+    Lease = 5,
+    /// Renew leases of a holder. The payload is the holder and their numbers.
+    Renew = 6,
+    /// End a lease of a holder: its message is confirmed, or goes back to its queue.
+    Settle = 7,
 }
 
 impl Op {
-    const ALL: [Self; 4] = [Self::Put, Self::Take, Self::Keep, Self::GiveBack];
+    const ALL: [Self; 7] = [
+        Self::Put,
+        Self::Take,
+        Self::Keep,
+        Self::GiveBack,
+        Self::Lease,
+        Self::Renew,
+        Self::Settle,
+    ];
+
+    /// Lengths that its payload may have.
+    fn lengths(self, kind: u8) -> RangeInclusive<u64> {
+        match self {
+            Self::Put => 0..=MAX_PAYLOAD,
+            Self::Take if kind == BY_WEIGHT => 0..=LEAST,
+            Self::Take | Self::Keep | Self::GiveBack => 0..=0,
+            Self::Lease | Self::Settle => LeaseName::SIZE as u64..=LeaseName::SIZE as u64,
+            Self::Renew => HOLDER as u64..=(HOLDER + 8 * MAX_RENEWED) as u64,
+        }
+    }
+}
+
+/// Length of a holder in bytes.
+const HOLDER: usize = 16;
+
+/// Reads the payload of a renewal: the holder, and the numbers of its leases.
+///
+/// # Errors
+///
+/// If there are too few bytes.
+pub fn decode_renewal(bytes: &[u8]) -> Result<(u128, impl Iterator<Item = u64>), Invalid> {
+    let holder = Fields::of("renewal", bytes, HOLDER)?.array();
+    let (numbers, _) = bytes[HOLDER..].as_chunks();
+    let numbers = numbers.iter().map(|number| u64::from_le_bytes(*number));
+    Ok((u128::from_le_bytes(holder), numbers))
+}
+
+/// The payload of the requests about one lease, or about the first of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseName {
+    /// The client that has the lease: a random number of its own.
+    pub holder: u128,
+    /// The number of the lease among those of its holder; of the first one, if several are made.
+    pub number: u64,
+}
+
+impl LeaseName {
+    /// Its length in bytes.
+    pub const SIZE: usize = 24;
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; Self::SIZE] {
+        let bytes = Bytes::new().add(&self.holder.to_le_bytes());
+        bytes.add(&self.number.to_le_bytes()).bytes
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    ///
+    /// If there are too few bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
+        let mut fields = Fields::of("lease", bytes, Self::SIZE)?;
+        Ok(Self {
+            holder: u128::from_le_bytes(fields.array()),
+            number: u64::from_le_bytes(fields.array()),
+        })
+    }
 }
 
 /// Kind of a take of messages by their number, and of one by their weight.
@@ -60,7 +138,8 @@ pub struct Request {
     pub policy: Policy,
     /// Whether to wait for room and for memory.
     pub waits: bool,
-    /// The format of the payload; of a take, whether `amount` is a number or a weight.
+    /// The format of the payload; of a take, whether `amount` is a number or a weight; of the end of a
+    /// lease, whether its message goes back.
     pub kind: u8,
     /// The process that puts, as its users know it.
     pub sender: u32,
@@ -73,7 +152,7 @@ pub struct Request {
     pub length: u64,
     /// Number of the request in its stream, from 1.
     pub seq: u64,
-    /// Weight of the message; of a take, the number or the weight of the messages.
+    /// Weight of the message; of a take, the number or the weight of the messages; for leases, the take.
     pub amount: u64,
     /// Microseconds since the [`Welcome`](super::Welcome) of the connection at which the wait ends, or [`NEVER`]; 0
     /// for a request that does not wait.
@@ -111,6 +190,34 @@ impl Request {
             max_bytes: None,
         };
         (request, payload)
+    }
+
+    /// A request to make or to end leases, and its payload.
+    pub fn of_lease(op: Op, name: LeaseName) -> (Self, Vec<u8>) {
+        let payload = name.encode().to_vec();
+        let (request, _) = Self::of_take(op, 1, Want::Count(0));
+        let request = Self {
+            length: payload.len() as u64,
+            ..request
+        };
+        (request, payload)
+    }
+
+    /// A renewal of leases, at most [`MAX_RENEWED`] of them, and its payload.
+    pub fn of_renewal(holder: u128, numbers: &[u64]) -> (Self, Vec<u8>) {
+        let mut payload = holder.to_le_bytes().to_vec();
+        payload.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        let (request, _) = Self::of_take(Op::Renew, 1, Want::Count(0));
+        let request = Self {
+            length: payload.len() as u64,
+            ..request
+        };
+        (request, payload)
+    }
+
+    /// Whether the request that ends a lease gives its message back.
+    pub fn goes_back(&self) -> bool {
+        self.kind != 0
     }
 
     /// The messages that a take wants.
@@ -156,18 +263,13 @@ impl Request {
     pub fn decode(bytes: &[u8]) -> Result<Self, Invalid> {
         let mut fields = Fields::of("request", bytes, Self::SIZE)?;
         let [op] = fields.array();
-        let op = Op::ALL[usize::try_from(fields.checked("op", op.into(), 1..=4)? - 1).unwrap_or(0)];
+        let op = Op::ALL[usize::try_from(fields.checked("op", op.into(), 1..=7)? - 1).unwrap_or(0)];
         let (puts, takes) = (op == Op::Put, op == Op::Take);
         let policy = usize::from(fields.byte("policy", if puts { 3 } else { 0 })?);
         let waits = fields.byte("flags", if puts || takes { WAITS } else { 0 })? & WAITS != 0;
         let kind = fields.byte("kind", if puts { u8::MAX } else { BY_WEIGHT })?;
         let sender = fields.half("sender", u32::MAX)?;
         let left = fields.half("left", if puts { MAX_REQUESTS - 1 } else { 0 })?;
-        let longest = match op {
-            Op::Put => MAX_PAYLOAD,
-            Op::Take if kind == BY_WEIGHT => LEAST,
-            _ => 0,
-        };
         Ok(Self {
             op,
             policy: Policy::ALL[policy],
@@ -176,7 +278,7 @@ impl Request {
             sender,
             left,
             key_length: fields.half("key_length", if puts || takes { MAX_KEY } else { 0 })?,
-            length: fields.word("length", 0..=longest)?,
+            length: fields.word("length", op.lengths(kind))?,
             // So far from the end that no number of the exchange overflows.
             seq: fields.word("seq", 1..=LARGEST)?,
             amount: fields.word("amount", 0..=LARGEST)?,

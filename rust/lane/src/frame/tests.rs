@@ -146,8 +146,8 @@ fn each_field_of_a_request_is_checked_against_its_limits() {
             .to_string()
     };
     let word = |at, value: u64| changed(at, &value.to_le_bytes());
-    assert_eq!(changed(0, &[0]), "op=0 of a request: expected 1 to 4");
-    assert_eq!(changed(0, &[5]), "op=5 of a request: expected 1 to 4");
+    assert_eq!(changed(0, &[0]), "op=0 of a request: expected 1 to 7");
+    assert_eq!(changed(0, &[8]), "op=8 of a request: expected 1 to 7");
     // What is about a take has no policy.
     assert_eq!(changed(0, &[2]), "policy=2 of a request: expected 0 to 0");
     assert_eq!(changed(1, &[4]), "policy=4 of a request: expected 0 to 3");
@@ -186,6 +186,36 @@ fn a_take_comes_back_with_what_it_wants() {
             .map(|bytes| u64::from_le_bytes(*bytes));
         assert_eq!(request.want(least), want);
     }
+}
+
+#[test]
+fn a_request_about_leases_names_them() {
+    let name = LeaseName {
+        holder: u128::MAX - 1,
+        number: 1 << 60,
+    };
+    for op in [Op::Lease, Op::Settle] {
+        let (request, payload) = Request::of_lease(op, name);
+        assert_eq!(Request::decode(&request.encode()), Ok(request));
+        assert!(!request.goes_back());
+        assert_eq!(LeaseName::decode(&payload), Ok(name));
+        for length in [0, request.length - 1, request.length + 1] {
+            let wrong = Request { length, ..request };
+            assert!(Request::decode(&wrong.encode()).is_err(), "{wrong:?}");
+        }
+    }
+    assert!(LeaseName::decode(&[0; LeaseName::SIZE - 1]).is_err());
+    let most: Vec<u64> = (0..MAX_RENEWED as u64).collect();
+    for numbers in [&[][..], &[7, 8], &most] {
+        let (request, payload) = Request::of_renewal(name.holder, numbers);
+        assert_eq!(Request::decode(&request.encode()), Ok(request));
+        let (holder, found) = decode_renewal(&payload).expect("one");
+        assert!(holder == name.holder && found.eq(numbers.iter().copied()));
+    }
+    let (request, _) = Request::of_renewal(name.holder, &most);
+    let length = request.length + 1;
+    assert!(Request::decode(&Request { length, ..request }.encode()).is_err());
+    assert!(decode_renewal(&[0; 15]).is_err());
 }
 
 #[test]

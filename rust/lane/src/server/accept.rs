@@ -97,6 +97,7 @@ pub(super) fn start(
             let left = upkeep.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 shared.streams.forget();
+                shared.leases.expire();
                 upkeep = Instant::now() + UPKEEP;
             }
             let mut asked = [PollFd::new(&*listener, PollFlags::IN)];

@@ -5,6 +5,7 @@
 
 mod accept;
 mod failed_request;
+mod leases;
 mod puts;
 mod queues;
 mod streams;
@@ -21,6 +22,7 @@ use rustix::net::{Shutdown, listen, shutdown};
 use shoal_shm::session::{Origin, Session};
 
 use self::accept::Connections;
+use self::leases::Leases;
 use self::queues::OpenQueues;
 use self::streams::Streams;
 use crate::handshake::Key;
@@ -45,6 +47,8 @@ pub struct Limits {
     pub apart: Duration,
     /// How long a stream is known after its connection ended in any other way.
     pub cut: Duration,
+    /// How long a lease is kept after its holder was heard of.
+    pub lease: Duration,
     /// How long the kernel tries to reach a client that does not answer.
     pub peer_timeout: Duration,
     /// Maximum number of queues that are kept open.
@@ -59,6 +63,7 @@ impl Default for Limits {
             idle: Duration::from_secs(10),
             apart: Duration::from_secs(2),
             cut: Duration::from_secs(12),
+            lease: Duration::from_secs(12),
             peer_timeout: PEER_TIMEOUT,
             queues: 1024,
         }
@@ -78,6 +83,8 @@ pub struct Usage {
     pub queues: usize,
     /// Number of messages that are lent: neither in a queue, nor confirmed by a client.
     pub lent: usize,
+    /// Number of those that are leases.
+    pub leases: usize,
 }
 
 /// What the threads of a server share.
@@ -90,6 +97,7 @@ struct Shared {
     ends: AtomicBool,
     connections: Mutex<Connections>,
     streams: Streams,
+    leases: Leases,
     queues: OpenQueues,
     /// Each message that is lent refers to it, and so does each attempt to take some.
     lent: Arc<()>,
@@ -140,6 +148,7 @@ impl Server {
             ends: AtomicBool::new(false),
             connections: Mutex::default(),
             streams: Streams::default(),
+            leases: Leases::default(),
             queues,
             lent: Arc::default(),
         });
@@ -172,6 +181,7 @@ impl Server {
             streams: self.shared.streams.len(),
             queues: self.shared.queues.len(),
             lent: Arc::strong_count(&self.shared.lent) - 1,
+            leases: self.shared.leases.len(),
         }
     }
 
@@ -193,6 +203,7 @@ impl Server {
             let _ = thread.join();
         }
         self.shared.streams.clear();
+        self.shared.leases.clear();
     }
 }
 

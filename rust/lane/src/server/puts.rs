@@ -83,13 +83,13 @@ impl<'a> Serving<'a> {
             }
             self.need(Request::SIZE)?;
             let request = Request::decode(self.inbox.held());
-            let request = request.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+            let request = request.map_err(invalid)?;
             let key = Request::SIZE..Request::SIZE + request.key_length as usize;
             self.need(key.end)?;
             self.unread = request.length;
             if matches!(request.op, Op::Keep | Op::GiveBack) {
                 self.inbox.skip(key.end);
-                self.settle(Some(request.seq), request.op == Op::Keep);
+                self.settle(request.seq, request.op == Op::Keep);
             } else if request.seq > self.record.done {
                 self.carry_out(&request, key)?;
             } else if self.has_lent(request.seq) {
@@ -112,6 +112,16 @@ impl<'a> Serving<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Removes a short request from the inbox; returns its payload, which begins at `start`.
+    fn payload(&mut self, start: usize) -> io::Result<Vec<u8>> {
+        let end = start + usize::try_from(self.unread).unwrap_or(usize::MAX);
+        self.need(end)?;
+        let payload = self.inbox.held()[start..end].to_vec();
+        self.inbox.skip(end);
+        self.unread = 0;
+        Ok(payload)
     }
 
     /// Waits for bytes. Everything that is done is reported before.
@@ -194,13 +204,20 @@ impl<'a> Serving<'a> {
     fn carry_out(&mut self, request: &Request, key: Range<usize>) -> io::Result<()> {
         if request.seq != self.record.done + 1 {
             let text = format!("request {} after {}", request.seq, self.record.done);
-            return Err(io::Error::new(ErrorKind::InvalidData, text));
+            return Err(invalid(text));
         }
         // The client has begun another exchange, so it has heard of the failure.
         self.record.failed = None;
         // It asks for something else, so it has what it took before.
-        self.settle(None, true);
+        if request.op != Op::Lease {
+            self.confirm();
+        }
         let start = key.end;
+        if matches!(request.op, Op::Lease | Op::Renew | Op::Settle) {
+            let payload = self.payload(start)?;
+            let end = self.carry_out_about_leases(request, &payload);
+            return self.end(request, end);
+        }
         let queue = match self.queue(request, key) {
             Ok(queue) => queue,
             Err(stop) => {
@@ -467,6 +484,10 @@ pub(super) fn small_puts(held: &[u8], first: &Request) -> Vec<(Request, Range<us
         start = end;
     }
     found
+}
+
+pub(super) fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, error)
 }
 
 fn label_of(request: &Request) -> Label {

@@ -8,8 +8,8 @@ use shoal_shm::session::{Error, Held, SessionQueue};
 use shoal_shm::{Descriptor, Keep, Label, Loan, Message, Payload, Taken, Want};
 
 use super::failed_request::Stop;
-use super::puts::Serving;
-use crate::frame::{Item, Reply, Request, Status, encode_shortage};
+use super::puts::{Serving, invalid};
+use crate::frame::{Item, LeaseName, Op, Reply, Request, Status, decode_renewal, encode_shortage};
 use crate::socket::Patience;
 
 /// Number of messages that are taken first, as they may be long.
@@ -21,9 +21,10 @@ const BUFFER: usize = 64 * 1024;
 /// Minimum length of a payload that is sent from where it lies.
 const DIRECT: u64 = 32 * 1024;
 
-/// A message that a client has, or will have.
+/// A message that a client has, or will have. It goes back to its queue when this is dropped, unless
+/// it was confirmed.
 #[derive(Debug)]
-struct LentMessage {
+pub(super) struct LentMessage {
     item: Item,
     held: Held,
     /// Its bytes, if they were in its descriptor.
@@ -32,28 +33,25 @@ struct LentMessage {
     _lent: Arc<()>,
 }
 
-/// The messages of a take. Those that are not confirmed go back to their queue when this is dropped.
+impl LentMessage {
+    pub(super) fn confirm(self) {
+        // It fails if this process was taken for dead: then the message is delivered again.
+        let _ = self.held.acknowledge();
+    }
+}
+
+impl Drop for LentMessage {
+    fn drop(&mut self) {
+        // It does nothing with a message that was confirmed.
+        let _ = self.held.give_back();
+    }
+}
+
+/// The messages of a take.
 #[derive(Debug)]
 pub(super) struct Lent {
     seq: u64,
     messages: Vec<LentMessage>,
-}
-
-impl Lent {
-    fn confirm(&mut self) {
-        for message in self.messages.drain(..) {
-            // It fails if this process was taken for dead: then the message is delivered again.
-            let _ = message.held.acknowledge();
-        }
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        for message in self.messages.drain(..) {
-            let _ = message.held.give_back();
-        }
-    }
 }
 
 /// A message that was taken, while the queue is in use.
@@ -98,14 +96,54 @@ impl Serving<'_> {
             .is_some_and(|lent| lent.seq == seq)
     }
 
-    /// Ends what is lent, by the take `seq` or by any: the client keeps it, or it goes back.
-    pub(super) fn settle(&mut self, seq: Option<u64>, keeps: bool) {
-        let is_meant = |lent: &mut Lent| seq.is_none_or(|seq| seq == lent.seq);
-        if let Some(mut lent) = self.record.lent.take_if(is_meant)
+    /// Confirms what is lent: the client has it.
+    pub(super) fn confirm(&mut self) {
+        if let Some(lent) = self.record.lent.take() {
+            lent.messages.into_iter().for_each(LentMessage::confirm);
+        }
+    }
+
+    /// Ends what is lent by a take: the client keeps it, or it goes back.
+    pub(super) fn settle(&mut self, seq: u64, keeps: bool) {
+        let lent = self.record.lent.take_if(|lent| lent.seq == seq);
+        if let Some(lent) = lent
             && keeps
         {
-            lent.confirm();
+            lent.messages.into_iter().for_each(LentMessage::confirm);
         }
+    }
+
+    /// Makes leases of what is lent, renews leases, or ends one.
+    pub(super) fn carry_out_about_leases(
+        &mut self,
+        request: &Request,
+        payload: &[u8],
+    ) -> Result<(), Stop> {
+        let (leases, kept) = (&self.shared.leases, self.shared.limits.lease);
+        if request.op == Op::Renew {
+            let (holder, numbers) = decode_renewal(payload).map_err(invalid)?;
+            leases.renew(holder, numbers, kept);
+            return Ok(());
+        }
+        let name = LeaseName::decode(payload).map_err(invalid)?;
+        match request.op {
+            Op::Lease => {
+                let lent = self.record.lent.take_if(|lent| lent.seq == request.amount);
+                let lent = lent.ok_or_else(|| {
+                    let text = format!("take {}: nothing is lent", request.amount);
+                    Stop::text(Status::Invalid, text)
+                })?;
+                leases.add(name, lent.messages.into_iter(), kept);
+            }
+            _ => {
+                if let Some(message) = leases.end(name)
+                    && !request.goes_back()
+                {
+                    message.confirm();
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Takes the messages that a request asks for, and notes that it was carried out.

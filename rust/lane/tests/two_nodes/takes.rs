@@ -326,6 +326,85 @@ fn another_server_at_the_address_is_named() {
     });
 }
 
+#[test]
+fn what_is_given_back_over_cuts_is_never_lost() {
+    let (node, queue, relay) = relayed(Cut::Random { seed: 5, most: 400 });
+    put_here(&queue, &numbered(3, 60));
+    let client = relay.client();
+    for _ in 0..300 {
+        take_from(&client, 1, LATER).expect("it comes").give_back();
+    }
+    let mut left = Vec::new();
+    while left.len() < 3 {
+        left.append(&mut take_and_keep(&client, 3));
+    }
+    left.sort();
+    assert_eq!(left, numbered(3, 60));
+    drop(take_from(&client, 1, Deadline::Now).expect_err("empty"));
+    assert!(is_all_settled(&node));
+    assert!(relay.cuts() > 50, "{} cuts", relay.cuts());
+}
+
+// Leases.
+
+#[test]
+fn leases_are_kept_and_ended_over_cuts() {
+    let (node, queue, relay) = relayed(Cut::Random { seed: 4, most: 700 });
+    put_here(&queue, &numbered(200, 60));
+    let client = relay.client();
+    let mut go_on = || true;
+    let mut seen = Vec::new();
+    for number in 0..200 {
+        let taken = take_from(&client, 1, LATER).expect("it comes");
+        seen.append(&mut numbers_of(&taken));
+        let lease = taken.lease(&mut go_on).expect("not interrupted");
+        let lease = lease.expect("the server knows this client");
+        client.renew(&[lease], &mut go_on).expect("it answers");
+        if number % 2 == 0 {
+            client
+                .end_lease(lease, false, &mut go_on)
+                .expect("it answers");
+        }
+    }
+    assert!(seen == (0..200).collect::<Vec<_>>(), "once and in order");
+    assert_eq!(node.server.usage().leases, 100);
+    for lease in 0..200 {
+        // Those of even numbers have ended.
+        client
+            .end_lease(lease, true, &mut go_on)
+            .expect("it answers");
+    }
+    let back: Vec<u32> = take_and_keep(&client, 200)
+        .iter()
+        .map(|bytes| u32::from_le_bytes(bytes[..4].try_into().expect("four")))
+        .collect();
+    assert!(back == (0..100).map(|half| 2 * half + 1).collect::<Vec<_>>());
+    // What was lost with the last connection is said again before this is asked.
+    drop(take_from(&client, 1, Deadline::Now).expect_err("empty"));
+    assert!(is_all_settled(&node));
+    assert!(relay.cuts() > 20, "{} cuts", relay.cuts());
+}
+
+#[test]
+fn leases_of_a_client_that_is_not_heard_of_go_back() {
+    let limits = server::Limits {
+        lease: Duration::ZERO,
+        ..patient()
+    };
+    let node = Node::with(limits, 1 << 20, MemoryPolicy::Block);
+    let queue = node.queue(b"q", 0);
+    put_here(&queue, &numbered(1, 9));
+    let client = node.client();
+    let taken = take_from(&client, 1, LATER).expect("it is there");
+    let lease = taken.lease(&mut || true).expect("not interrupted");
+    eventually("it is back", || queue.len() == 1);
+    let lease = lease.expect("it was in time");
+    client
+        .end_lease(lease, false, &mut || true)
+        .expect("it answers");
+    assert_eq!(queue.len(), 1);
+}
+
 // Clients that take long, stop and die.
 
 #[test]

@@ -6,18 +6,22 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use shoal_codec::{decode_block, decode_inline};
 use shoal_lane::client::{Bytes, Error, Message};
+use shoal_lane::frame::Item;
 use shoal_shm::{Descriptor, Keep, Want};
 
 use super::super::deferred::DeferredItem;
 use super::super::errors::not_rebuilt;
 use super::super::get::Get;
 use super::super::loan::Received;
+use super::super::queue::keep;
 use super::super::rebuild::{is_ordinary, nothing_taken};
 use super::super::wait::Limit;
-use super::queue::PyLaneQueue;
+use super::message::PyLaneMessage;
+use super::queue::{PyLaneQueue, raised};
+use crate::convert::Arg;
 
-/// The objects of messages that were taken together, and the errors of those that cannot be rebuilt.
-type Rebuilt<'py> = (Vec<Bound<'py, PyAny>>, Vec<PyErr>);
+/// Messages that were taken together, with their objects or the errors of those that cannot be rebuilt.
+type Rebuilt<'py> = Vec<(Item, PyResult<Bound<'py, PyAny>>)>;
 
 impl PyLaneQueue {
     /// Takes one message and rebuilds its object.
@@ -26,11 +30,12 @@ impl PyLaneQueue {
         py: Python<'py>,
         operation: &'static str,
         limit: Limit<'_, 'py>,
+        lease: &Arg<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let mut get = Get {
             operation,
             want: Want::Count(1),
-            keep: Keep::Copy,
+            keep: keep(lease)?,
             limit,
         };
         let mut objects = self.get_objects(py, &mut get)?;
@@ -47,37 +52,63 @@ impl PyLaneQueue {
             return Err(error);
         }
         let (client, target, want) = (&self.client.get().client, self.target(), get.want);
-        loop {
+        let leases = get.keep == Keep::Lease;
+        let (rebuilt, first) = loop {
             let taken = get.limit.wait_detached(py, |deadline, go_on| {
                 client.take(&target, want, deadline, go_on)
             })?;
             let mut taken = taken.map_err(|error| self.get_failed(py, get, error))?;
-            let rebuilt = self.rebuild(py, take(&mut taken.messages));
-            let (objects, errors) = match rebuilt {
+            let rebuilt = match self.rebuild(py, take(&mut taken.messages)) {
                 Ok(rebuilt) => rebuilt,
                 Err(interruption) => {
                     py.detach(|| taken.give_back());
                     return Err(interruption);
                 }
             };
-            let kept = get
-                .limit
-                .wait_detached(py, |_, go_on| taken.keep(go_on))?
-                .map_err(|error| self.get_failed(py, get, error))?;
-            if !kept {
-                continue; // too late: they are in the queue again
+            let kept = get.limit.wait_detached(py, |_, go_on| {
+                if leases {
+                    taken.lease(go_on)
+                } else {
+                    taken.keep(go_on).map(|kept| kept.then_some(0))
+                }
+            })?;
+            if let Some(first) = kept.map_err(|error| self.get_failed(py, get, error))? {
+                break (rebuilt, first);
             }
-            let mut errors = errors.into_iter();
-            let first = if objects.is_empty() {
-                errors.next()
-            } else {
-                None
-            };
-            if errors.len() > 0 {
-                self.deferred.add(errors.map(DeferredItem::Error));
+            // Too late: they are in the queue again.
+        };
+        let (mut objects, mut errors) = (Vec::with_capacity(rebuilt.len()), Vec::new());
+        for (number, (item, object)) in (first..).zip(rebuilt) {
+            match object {
+                Ok(object) if leases => {
+                    let (weight, redelivered) = (item.weight, item.redelivered);
+                    let message =
+                        PyLaneMessage::new(&self.client, object, number, weight, redelivered);
+                    objects.push(Bound::new(py, message)?.into_any());
+                }
+                Ok(object) => objects.push(object),
+                Err(error) => {
+                    if leases {
+                        // No other consumer should get a message that cannot be rebuilt. If the
+                        // server is lost, another one does, and finds the same.
+                        let _ = get
+                            .limit
+                            .wait_detached(py, |_, go_on| client.end_lease(number, false, go_on))?;
+                    }
+                    errors.push(error);
+                }
             }
-            return first.map_or(Ok(objects), Err);
         }
+        let mut errors = errors.into_iter();
+        let alone = if objects.is_empty() {
+            errors.next()
+        } else {
+            None
+        };
+        if errors.len() > 0 {
+            self.deferred.add(errors.map(DeferredItem::Error));
+        }
+        alone.map_or(Ok(objects), Err)
     }
 
     /// Rebuilds the objects of messages.
@@ -86,7 +117,7 @@ impl PyLaneQueue {
     ///
     /// The exception of a signal handler. Errors of messages are among the results.
     fn rebuild<'py>(&self, py: Python<'py>, messages: Vec<Message>) -> PyResult<Rebuilt<'py>> {
-        let (mut objects, mut errors) = (Vec::with_capacity(messages.len()), Vec::new());
+        let mut all = Vec::with_capacity(messages.len());
         for Message { item, bytes } in messages {
             let kind = item.kind.into();
             let object = match bytes {
@@ -96,15 +127,14 @@ impl PyLaneQueue {
                 Bytes::Short(bytes) => decode_block(py, kind, &Received::Short(bytes)),
                 Bytes::Long(bytes) => decode_block(py, kind, &Received::Long(Arc::new(bytes))),
             };
-            match object {
-                Ok(object) => objects.push(object),
+            all.push(match object {
                 Err(error) if is_ordinary(py, &error) => {
-                    errors.push(not_rebuilt(py, self.name(), item.sender, error));
+                    (item, Err(not_rebuilt(py, self.name(), item.sender, error)))
                 }
-                Err(interruption) => return Err(interruption),
-            }
+                object => (item, Ok(object?)),
+            });
         }
-        Ok((objects, errors))
+        Ok(all)
     }
 
     /// The exception for a get that took nothing.
@@ -113,7 +143,7 @@ impl PyLaneQueue {
         match error {
             Error::Full(why) | Error::Timeout(why) => get.found_nothing(py, self.name(), &why),
             Error::Closed(_) => get.found_closed(py, self.name()),
-            error => self.raised(py, get.operation, error),
+            error => raised(py, get.operation, self.name(), error),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! every 100 ms it attaches, and handles signals.
 
 mod get;
+mod message;
 mod queue;
 mod server;
 
@@ -13,6 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use shoal_lane::handshake::Key;
 
+pub(crate) use self::message::PyLaneMessage;
 pub(crate) use self::queue::{PyLaneClient, PyLaneQueue};
 pub(crate) use self::server::PyLaneServer;
 use super::arguments::{wrong_type, wrong_value};

@@ -8,7 +8,6 @@ use pyo3::types::PyList;
 use shoal_codec::{Encoded, encode_into};
 use shoal_lane::client::{Client, Error, Failed, Limits, Parcel, Target};
 use shoal_lane::frame::Policy;
-use shoal_shm::Keep;
 use shoal_shm::session::Shortage;
 
 use super::super::arguments::{LARGEST, shown, text, weight, whole, whole_or_none, wrong_value};
@@ -17,7 +16,7 @@ use super::super::errors::{closed, never_fits, no_memory, refused};
 use super::super::get::Get;
 use super::super::parcel::message_of;
 use super::super::put_many::weights_of;
-use super::super::queue::{MAXSIZE_LIMIT, batch, count, key_of};
+use super::super::queue::{MAXSIZE_LIMIT, batch, count, keep, key_of};
 use super::super::wait::Limit;
 use super::{ip, secret};
 use crate::convert::Arg;
@@ -51,6 +50,13 @@ impl PyLaneClient {
         let address = SocketAddr::new(self::ip(ip)?, number);
         let client = Client::new(address, secret(key)?, Limits::default());
         Ok(Self { client })
+    }
+
+    /// Keep leases for longer, by the numbers of their messages.
+    fn renew(&self, py: Python<'_>, numbers: Vec<u64>) -> PyResult<()> {
+        let renewed =
+            Limit::now().wait_detached(py, |_, go_on| self.client.renew(&numbers, go_on))?;
+        renewed.map_err(|error| raised(py, "renew", "the leases", error))
     }
 }
 
@@ -224,30 +230,30 @@ impl PyLaneQueue {
             Error::Full(why) | Error::Timeout(why) => self.no_room(py, put, &why),
             Error::Closed(_) => closed(py, format!("{operation}: {name} is closed")),
             Error::Lost { .. } => PyConnectionResetError::new_err(failed.to_string()),
-            error => self.raised(py, operation, error),
+            error => raised(py, operation, name, error),
         }
     }
+}
 
-    /// The exception for an error that puts and gets have in common.
-    #[cold]
-    pub(super) fn raised(&self, py: Python<'_>, operation: &str, error: Error) -> PyErr {
-        let name = self.name.as_str();
-        match error {
-            Error::Memory(text) | Error::TooLarge(text) => {
-                no_memory(py, format!("{operation}: {text}"))
-            }
-            Error::Invalid(text) => {
-                shoal_error(py, "ChannelExistsError", format!("{name}: {text}"), None)
-            }
-            Error::Session(text) => {
-                let message = format!("{operation}: {name}: {text}");
-                shoal_error(py, "ChannelError", message, None)
-            }
-            Error::Refused { .. } | Error::Unreachable { .. } => {
-                PyConnectionRefusedError::new_err(error.to_string())
-            }
-            other => PyConnectionResetError::new_err(other.to_string()),
+/// The exception for an error that all operations have in common. `subject` is what the operation
+/// was about.
+#[cold]
+pub(super) fn raised(py: Python<'_>, operation: &str, subject: &str, error: Error) -> PyErr {
+    match error {
+        Error::Memory(text) | Error::TooLarge(text) => {
+            no_memory(py, format!("{operation}: {text}"))
         }
+        Error::Invalid(text) => {
+            shoal_error(py, "ChannelExistsError", format!("{subject}: {text}"), None)
+        }
+        Error::Session(text) => {
+            let message = format!("{operation}: {subject}: {text}");
+            shoal_error(py, "ChannelError", message, None)
+        }
+        Error::Refused { .. } | Error::Unreachable { .. } => {
+            PyConnectionRefusedError::new_err(error.to_string())
+        }
+        other => PyConnectionResetError::new_err(other.to_string()),
     }
 }
 
@@ -337,60 +343,64 @@ impl PyLaneQueue {
 
     /// Take the first object, waiting for one.
     #[pyo3(
-        signature = (timeout = None, *, waiting = None),
-        text_signature = "($self, timeout=None, *, waiting=None)"
+        signature = (timeout = None, lease = Arg::Default, *, waiting = None),
+        text_signature = "($self, timeout=None, lease=False, *, waiting=None)"
     )]
     fn get<'py>(
         &self,
         py: Python<'py>,
         timeout: Option<&Bound<'py, PyAny>>,
+        lease: Arg<'py>,
         waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.get_one(py, "get", Limit::new(timeout, waiting)?)
+        self.get_one(py, "get", Limit::new(timeout, waiting)?, &lease)
     }
 
     /// Take the first object if there is one now.
-    fn get_nowait<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.get_one(py, "get_nowait", Limit::now())
+    #[pyo3(signature = (lease = Arg::Default), text_signature = "($self, lease=False)")]
+    fn get_nowait<'py>(&self, py: Python<'py>, lease: Arg<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.get_one(py, "get_nowait", Limit::now(), &lease)
     }
 
     /// Take up to `n` objects, at least one, waiting for the first only.
     #[pyo3(
-        signature = (n, timeout = None, *, waiting = None),
-        text_signature = "($self, n, timeout=None, *, waiting=None)"
+        signature = (n, timeout = None, lease = Arg::Default, *, waiting = None),
+        text_signature = "($self, n, timeout=None, lease=False, *, waiting=None)"
     )]
     fn get_many<'py>(
         &self,
         n: &Bound<'py, PyAny>,
         timeout: Option<&Bound<'py, PyAny>>,
+        lease: Arg<'py>,
         waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let mut get = Get {
             operation: "get_many",
             want: count(n)?,
             limit: Limit::new(timeout, waiting)?,
-            keep: Keep::Copy,
+            keep: keep(&lease)?,
         };
         self.get_objects(n.py(), &mut get)
     }
 
     /// Take objects from the front until their weights add up to `weight`, in one step.
     #[pyo3(
-        signature = (weight, timeout = None, least = None, *, waiting = None),
-        text_signature = "($self, weight, timeout=None, least=None, *, waiting=None)"
+        signature = (weight, timeout = None, least = None, lease = Arg::Default, *, waiting = None),
+        text_signature = "($self, weight, timeout=None, least=None, lease=False, *, waiting=None)"
     )]
     fn get_batch<'py>(
         &self,
         weight: &Bound<'py, PyAny>,
         timeout: Option<&Bound<'py, PyAny>>,
         least: Option<&Bound<'py, PyAny>>,
+        lease: Arg<'py>,
         waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let mut get = Get {
             operation: "get_batch",
             want: batch(weight, least)?,
             limit: Limit::new(timeout, waiting)?,
-            keep: Keep::Copy,
+            keep: keep(&lease)?,
         };
         self.get_objects(weight.py(), &mut get)
     }

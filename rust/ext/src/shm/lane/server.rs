@@ -68,6 +68,13 @@ impl PyLaneServer {
         server.as_ref().map_or(0, |server| server.usage().lent)
     }
 
+    /// The number of messages on lease.
+    #[getter]
+    fn leases(&self) -> usize {
+        let server = self.server();
+        server.as_ref().map_or(0, |server| server.usage().leases)
+    }
+
     /// End all connections. A put that waits for room puts nothing. Idempotent.
     fn stop(&self, py: Python<'_>) {
         py.detach(|| {

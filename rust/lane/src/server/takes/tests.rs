@@ -7,7 +7,7 @@ use shoal_shm::{Label, OverweightPolicy, Want};
 
 use super::super::Limits;
 use super::super::tests::{Node, Raw, eventually, take_all};
-use crate::frame::{Item, NEVER, Op, Reply, Request, Status, Welcome, decode_shortage};
+use crate::frame::{Item, LeaseName, NEVER, Op, Reply, Request, Status, Welcome, decode_shortage};
 
 /// The bytes of a request about a take.
 fn frame(op: Op, seq: u64, want: Want, deadline: Option<u64>) -> Vec<u8> {
@@ -279,4 +279,128 @@ fn a_closed_queue_gives_what_it_has_and_then_says_so() {
     assert_eq!(numbers(&raw), (1, vec![1]));
     raw.send(&take(2, 5));
     assert_eq!(raw.reply(), (Status::Closed, 2));
+}
+
+// Leases.
+
+const HOLDER: u128 = 5;
+
+fn about_lease(op: Op, seq: u64, number: u64, goes_back: bool) -> Vec<u8> {
+    let holder = HOLDER;
+    let (request, payload) = Request::of_lease(op, LeaseName { holder, number });
+    let request = Request {
+        seq,
+        kind: goes_back.into(),
+        // Of the take before.
+        amount: if op == Op::Lease { seq - 1 } else { 0 },
+        ..request
+    };
+    [request.encode().as_slice(), payload.as_slice()].concat()
+}
+
+/// Takes two messages as the leases 10 and 11.
+fn lease_two(raw: &Raw, queue: &SessionQueue) {
+    put(queue, 1, 0);
+    put(queue, 2, 0);
+    raw.send(&take(1, 2));
+    assert_eq!(numbers(raw), (1, vec![1, 2]));
+    raw.send(&about_lease(Op::Lease, 2, 10, false));
+    assert_eq!(raw.reply(), (Status::Done, 2));
+}
+
+#[test]
+fn leases_outlive_their_connection_and_are_ended_one_by_one() {
+    let node = Node::new(Limits {
+        apart: Duration::ZERO,
+        ..Limits::default()
+    });
+    let queue = node.queue(0);
+    let (raw, _) = node.connect(false);
+    lease_two(&raw, &queue);
+    drop(raw);
+    eventually("the stream is forgotten", || {
+        node.server.usage().streams == 0
+    });
+    let usage = node.server.usage();
+    assert_eq!((usage.lent, usage.leases), (2, 2));
+    let (raw, _) = node.connect(false);
+    raw.send(&about_lease(Op::Settle, 1, 10, false));
+    assert_eq!(raw.reply(), (Status::Done, 1));
+    assert_eq!((in_use(&node), queue.len()), (1, 0));
+    // A lease that has ended already, or that nobody had.
+    for (seq, number) in [(2, 10), (3, 12)] {
+        raw.send(&about_lease(Op::Settle, seq, number, false));
+        assert_eq!(raw.reply(), (Status::Done, seq));
+    }
+    raw.send(&about_lease(Op::Settle, 4, 11, true));
+    assert_eq!(raw.reply(), (Status::Done, 4));
+    raw.send(&take(5, 1));
+    let (_, found) = items(&raw);
+    assert!(found[0].0.redelivered && found[0].1 == [2]);
+    assert_eq!(node.server.usage().leases, 0);
+}
+
+#[test]
+fn the_next_request_confirms_no_lease() {
+    let node = Node::patient();
+    let queue = node.queue(0);
+    let (raw, _) = node.connect(false);
+    lease_two(&raw, &queue);
+    raw.send(&frame(Op::Take, 3, Want::Count(1), None));
+    assert_eq!(shortage(&raw), (Status::Full, Shortage::Empty));
+    assert_eq!((in_use(&node), node.server.usage().leases), (2, 2));
+}
+
+#[test]
+fn leases_that_are_not_renewed_go_back() {
+    let node = Node::new(Limits {
+        lease: Duration::ZERO,
+        ..Limits::default()
+    });
+    let queue = node.queue(0);
+    let (raw, _) = node.connect(false);
+    lease_two(&raw, &queue);
+    eventually("they are back", || queue.len() == 2);
+    assert_eq!(node.server.usage().leases, 0);
+}
+
+#[test]
+fn a_renewal_keeps_the_leases_that_it_names_for_longer() {
+    let node = Node::patient();
+    let queue = node.queue(0);
+    let (raw, _) = node.connect(false);
+    lease_two(&raw, &queue);
+    let ends = || [10, 11, 12].map(|number| node.server.shared.leases.ends(HOLDER, number));
+    let before = ends();
+    let (request, payload) = Request::of_renewal(HOLDER, &[11, 12]);
+    let request = Request { seq: 3, ..request };
+    raw.send(&[request.encode().as_slice(), payload.as_slice()].concat());
+    assert_eq!(raw.reply(), (Status::Done, 3));
+    let after = ends();
+    assert_eq!((after[0], after[2]), (before[0], None));
+    assert!(after[1] > before[1]);
+}
+
+#[test]
+fn leases_go_back_when_the_server_stops() {
+    let mut node = Node::patient();
+    let queue = node.queue(0);
+    let (raw, _) = node.connect(false);
+    lease_two(&raw, &queue);
+    node.server.stop();
+    assert_eq!(take_all(&queue), [1, 2]);
+}
+
+#[test]
+fn what_is_not_lent_cannot_become_a_lease() {
+    let node = Node::patient();
+    let queue = node.queue(0);
+    put(&queue, 1, 0);
+    let (raw, _) = node.connect(false);
+    raw.send(&take(1, 1));
+    assert_eq!(numbers(&raw), (1, vec![1]));
+    raw.send(&settle(Op::GiveBack, 1));
+    raw.send(&about_lease(Op::Lease, 2, 10, false));
+    assert_eq!(raw.reply(), (Status::Invalid, 2));
+    assert_eq!((queue.len(), node.server.usage().leases), (1, 0));
 }
