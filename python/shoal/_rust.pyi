@@ -922,6 +922,8 @@ class LaneQueue:
 
     A connection that is cut is made again. No message is put twice; a message that is taken is
     confirmed once its object is rebuilt, and goes back to the queue if this process dies before.
+    Errors of puts, and exceptions that end one, have an attribute `done`: how many objects are in the
+    queue. It is missing if that is not known.
 
     Raises:
         ConnectionRefusedError: From each call: no connection came about, and nothing was sent.

@@ -4,13 +4,19 @@ Starting a thread for each message would cost more than the message, and keeping
 would cost a thread for each peer.
 """
 
+import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from shoal.fork import ChildStage, in_child
+from shoal.futures import fulfil
 
-__all__ = ["run_in_thread"]
+__all__ = ["in_thread", "run_in_thread"]
+
+_T = TypeVar("_T")
 
 _IDLE_S = 5.0
 """Seconds that an idle thread waits for another function before it ends."""
@@ -56,6 +62,20 @@ def run_in_thread(function: Callable[[], None]) -> None:
         _Waiter(_idle).start(function)
     else:
         waiter.run(function)
+
+
+async def in_thread(function: Callable[[], _T]) -> _T:
+    """Run a function in another thread at once; return its result.
+
+    The default threads of an event loop are few: functions that wait there could wait for each other.
+    """
+    future: concurrent.futures.Future[_T] = concurrent.futures.Future()
+
+    def work() -> None:
+        fulfil(future, function)
+
+    run_in_thread(work)
+    return await asyncio.wrap_future(future)
 
 
 def _forget_threads() -> None:

@@ -26,7 +26,12 @@ class Batch:
 
 
 class Peer(Worker):
-    """Sends and receives for the test."""
+    """Sends and receives for the test, over a transport as between nodes if one is given."""
+
+    def __init__(self, transport=""):
+        if transport:
+            os.environ["SHOAL_TRANSPORT"] = transport
+        super().__init__()
 
     def do(self, method, *args, **kwargs):
         return getattr(self, method)(*args, **kwargs)
@@ -137,8 +142,8 @@ class Peer(Worker):
 
 
 @pytest.fixture(scope="module")
-def peers(cluster):
-    group = Peer.create_group()
+def peers(cluster, request):
+    group = Peer.create_group(getattr(request, "param", ""))
     group.launch(cluster, NodePlacementStrategy([0, 0]), name="peers", wait=True)
     yield group
     group._close()
@@ -148,6 +153,10 @@ def on(group, rank, method, *args, **kwargs):
     return getattr(group.execute_on(rank), method)(*args, **kwargs)
 
 
+near_and_far = pytest.mark.parametrize("peers", ["", "lane"], ids=["shm", "lane"], indirect=True)
+
+
+@near_and_far
 def test_objects_arrive_as_sent(peers):
     batch = Batch(np.arange(10.0), ("a", "b"))
     for sent in (None, {"k": [1, (2,)]}, batch, b"x" * 2_000_000):
@@ -162,6 +171,7 @@ def test_a_piggyback_makes_a_pair(peers):
     assert on(peers, 1, "do", "recv", "peers", [0]).wait() == [("object", 0)]
 
 
+@near_and_far
 def test_messages_keep_their_order_also_asynchronous_ones(peers):
     sent = on(peers, 0, "send_many", 100, 1)
     received = on(peers, 1, "recv_many", 100, 0)
@@ -169,6 +179,7 @@ def test_messages_keep_their_order_also_asynchronous_ones(peers):
     sent.wait()
 
 
+@near_and_far
 def test_a_send_is_buffered_up_to_16_messages_then_waits(peers):
     for n in range(16):
         on(peers, 0, "do", "send", n, "peers", 1, timeout=5).wait()

@@ -11,12 +11,13 @@ from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelError,
     ChannelFull,
+    ChannelMemoryError,
     PeerLostError,
     ShoalTimeoutError,
     TransportError,
 )
 from shoal.queues.protocol import ONE
-from support.channel_actor import DEADLINE_S
+from support.channel_actor import DEADLINE_S, held_up
 from support.processes import until
 
 KEY = bytes(range(32))
@@ -160,6 +161,49 @@ def test_the_lease_of_an_actor_that_starts_again_may_have_ended_or_not(actors, f
     with pytest.raises(PeerLostError, match="another process takes its place"):
         lease.ack()
     assert queues.take("k", LEASED, Deadline(DEADLINE_S)).redelivered
+
+
+def test_asynchronous_puts_make_no_call_to_the_actor(actors, far_queues):
+    queues = far_queues(maxsize=3)
+    with held_up():  # so that they go together
+        puts = [queues.start_put("k", n, 0, Deadline(DEADLINE_S)) for n in range(20)]
+    here = actors.way("shm")
+    got = [here.take("k", ONE, Deadline(DEADLINE_S)) for _ in range(21)]
+    assert got == ["first", *range(20)]
+    assert [put.result(DEADLINE_S) for put in puts] == [None] * 20
+    assert actors.handle.called == []
+
+
+def test_an_asynchronous_put_ends_with_its_time(actors, far_queues):
+    queues = far_queues(maxsize=1)
+    put = queues.start_put("k", 1, 0, Deadline(0.2))
+    text = r"put: no room in the channel 'c', key 'k' within 0.2 s: it holds 1 messages"
+    with pytest.raises(ShoalTimeoutError, match=text):
+        put.result(DEADLINE_S)
+    assert take(actors) == ["first"]
+
+
+def test_an_asynchronous_put_that_is_cancelled_in_its_wait_puts_nothing(actors, far_queues):
+    queues = far_queues(maxsize=1)
+    put = queues.start_put("k", 1, 0, Deadline(DEADLINE_S))
+    until(lambda: queues.counts("k").waiting_producers, DEADLINE_S)
+    put.cancel()
+    until(put.cancelled, DEADLINE_S)
+    assert actors.way("shm").take("k", ONE, None) == "first"
+    queues.put("k", 2, 0, Deadline(DEADLINE_S))
+    assert take(actors) == [2]
+
+
+def test_an_asynchronous_put_that_never_fits_fails_alone(actors, far_queues):
+    queues = far_queues(max_bytes=2**20)
+    with held_up():
+        puts = [
+            queues.start_put("k", item, 0, Deadline(DEADLINE_S)) for item in (1, bytes(2**21), 2)
+        ]
+    with pytest.raises(ChannelMemoryError, match="never fits"):
+        puts[1].result(DEADLINE_S)
+    assert [puts[0].result(DEADLINE_S), puts[2].result(DEADLINE_S)] == [None, None]
+    assert take(actors) == ["first", 1, 2]
 
 
 class Slow:

@@ -184,6 +184,26 @@ def test_a_put_that_waits_ends_by_what_is_called_meanwhile(session, shm, client)
     assert here.get() == 3
 
 
+def test_what_ends_a_put_says_how_much_is_put(session, shm, client):
+    here = shm.Queue(session, b"q", 2)
+    there = far(client, maxsize=2)
+
+    class StopError(Exception):
+        pass
+
+    def stop():
+        raise StopError
+
+    for put, done in (
+        (lambda: there.put_many([1, 2, 3], waiting=stop), 2),
+        (lambda: there.put(3, waiting=stop), 0),
+    ):
+        with pytest.raises(StopError) as caught:
+            put()
+        assert caught.value.done == done
+    assert [item for _, item in here.peek()] == [1, 2]
+
+
 def test_a_signal_ends_a_put_that_waits(session, shm, client):
     shm.Queue(session, b"q", 1)
     put = far(client, maxsize=1)

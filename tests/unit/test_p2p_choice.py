@@ -56,12 +56,14 @@ def _nothing_registered(monkeypatch):
         (None, HERE, FAR, OBJECTS, "ray", False, "b:1 is on node 1, with other memory"),
         ("shm", HERE, NEAR, OBJECTS, "shm", False, "same shared memory"),
         ("ray", HERE, NEAR, OBJECTS, "ray", False, "SHOAL_TRANSPORT=ray"),
+        ("lane", HERE, NEAR, OBJECTS, "ray", False, "SHOAL_TRANSPORT=lane"),
         ("torch", HERE, NEAR, OBJECTS, "ray", False, "SHOAL_TRANSPORT=torch"),
         ("torch", HERE, FAR, OBJECTS, "ray", False, "node 1"),
         (None, HERE, NEAR, "cpu", "shm", False, "same shared memory"),
         (None, HERE, FAR, "cpu", "torch", False, "b:1 is on node 1: gloo"),
         ("ray", HERE, FAR, "cpu", "ray", False, "SHOAL_TRANSPORT=ray"),
         ("ray", HERE, NEAR, "cpu", "ray", False, "SHOAL_TRANSPORT=ray"),
+        ("lane", HERE, NEAR, "cpu", "ray", False, "SHOAL_TRANSPORT=lane"),
         ("torch", HERE, NEAR, "cpu", "torch", False, "SHOAL_TRANSPORT=torch: gloo"),
         (None, GPU_0, GPU_0_TOO, "cuda", "cuda_ipc", False, "both see accelerator 0"),
         (None, GPU_0, GPU_01, "cuda", "cuda_ipc", False, "both see accelerator 0"),
@@ -111,7 +113,7 @@ def test_workers_without_shared_memory_do_not_share_it():
 
 def test_an_unknown_transport_is_refused(monkeypatch):
     monkeypatch.setenv("SHOAL_TRANSPORT", "nonsense")
-    with pytest.raises(ShoalValueError, match=r"'nonsense': expected one of shm, ray, torch"):
+    with pytest.raises(ShoalValueError, match=r"'nonsense': expected one of shm, lane, ray, torch"):
         choose(HERE, NEAR, OBJECTS)
 
 

@@ -43,6 +43,7 @@ from shoal.queues.protocol import (
 )
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.wait import long_wait, puts_wait, result_of
+from shoal.reused_threads import in_thread
 from shoal.shm import Parcel
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import Refusal, timeout_error
@@ -86,6 +87,11 @@ class RemoteQueues:
         self._lane = Lane(settings, self._find_lane, self._lost_lane, self._calls.check_job)
         self._pending = PendingCalls()
         self._held = HeldLeases(self._renew)
+
+    @property
+    def has_lane(self) -> bool:
+        """Whether puts go over the lane, so that a put that waits costs the actor nothing."""
+        return self._lane.is_there
 
     # Puts.
 
@@ -140,26 +146,29 @@ class RemoteQueues:
         def add(sequence: PutSequence) -> Future:
             return sequence.add(weight, parcel, parcel.nbytes, deadline, end)
 
-        return self._pending.add_put(key, lambda: self._sequence(_key(key)), add)
+        return self._pending.add_put(key, lambda: self._sequence(key), add)
 
     def reserve(self, _key: Hashable, shape: tuple[int, ...], dtype: Any, _: Deadline) -> Any:
         """Return a new array; its put copies it, and reports if the channel has no room for it."""
         return new_array(shape, dtype)
 
-    def _sequence(self, key: Key) -> PutSequence:
+    def _sequence(self, key: Hashable) -> PutSequence:
+        lane = self._lane
+
         async def put_many(entries: Entries) -> tuple[Outcome, int]:
-            return Outcome.OK, await arun(self._put_many_steps(key, entries, None))
+            weights, parcels = zip(*entries, strict=True)
+            accepted = await in_thread(partial(lane.put_now, key, parcels, weights))
+            if accepted is None:
+                accepted = await arun(self._put_many_steps(_key(key), entries, None))
+            return Outcome.OK, accepted
 
         async def put_one(parcel: Parcel, weight: int, deadline: Deadline) -> Outcome:
-            ticket, stops = new_ticket(), asyncio.Event()
-            steps = self._put_steps(key, parcel, weight, deadline, ticket, stops.is_set)
-
-            def stop() -> None:
-                stops.set()
-                self._calls.tell("cancel", ticket)
-
-            # The actor says whether the item is in the channel already.
-            if not await until_stopped(arun(steps), stop):
+            stops = threading.Event()
+            put = partial(lane.put_unless_stopped, key, parcel, weight, deadline, stops.is_set)
+            is_put = await until_stopped(in_thread(put), stops.set)
+            if is_put is None:
+                is_put = await self._put_by_calls(_key(key), parcel, weight, deadline)
+            if not is_put:
                 raise asyncio.CancelledError
             return Outcome.OK
 
@@ -167,6 +176,20 @@ class RemoteQueues:
             await arun(self._calls.look())
 
         return PutSequence(put_many, put_one, self._calls.translate, look)
+
+    async def _put_by_calls(
+        self, key: Key, parcel: Parcel, weight: int, deadline: Deadline
+    ) -> bool:
+        """Put an item; return False if this was cancelled before the item was in the channel."""
+        ticket, stops = new_ticket(), asyncio.Event()
+        steps = self._put_steps(key, parcel, weight, deadline, ticket, stops.is_set)
+
+        def stop() -> None:
+            stops.set()
+            self._calls.tell("cancel", ticket)
+
+        # The actor says whether the item is in the channel already.
+        return await until_stopped(arun(steps), stop)
 
     def _put_steps(
         self,

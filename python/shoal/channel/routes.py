@@ -122,7 +122,7 @@ class Routes:
 
     def _shared(self, index: int) -> SharedQueues | None:
         forced = self.transport()
-        if forced == "ray":
+        if forced in ("ray", "lane"):
             return None
         location = self.settings.locations[index] if index < len(self.settings.locations) else None
         if location is not None and location.is_here():

@@ -81,4 +81,5 @@ class Mailboxes:
 
 def _forced() -> str | None:
     """Return the transport that `SHOAL_TRANSPORT` sets for objects; `torch` is for tensors only."""
-    return "ray" if forced_transport() == "ray" else None
+    forced = forced_transport()
+    return forced if forced in ("ray", "lane") else None

@@ -10,6 +10,7 @@ from typing import Any
 
 from shoal._backend import ShmQueue, WorkerAddress
 from shoal._ray import lost, timed_out
+from shoal.channel.remote import RemoteQueues
 from shoal.collective.message import BESIDE, nbytes_of, special
 from shoal.collective.node_memory import MOST_BYTES
 from shoal.collective.options import CollectiveGroupOptions
@@ -411,7 +412,11 @@ class Outbox:
                     return
 
     def _put_far(self, route: Route, message: Any, deadline: Deadline, wait: PeerWait) -> None:
-        """Put a message into the queue on another node; it travels once, even if the put waits."""
+        """Put a message into the queue on another node; look after the receiver meanwhile."""
+        if isinstance(route.queues, RemoteQueues) and route.queues.has_lane:
+            self._put_over_lane(route, message, deadline, wait)
+            return
+        # By calls it travels once, even if the put waits.
         putting = route.queues.start_put(route.key, message, 0, deadline)
         try:
             while True:
@@ -429,6 +434,24 @@ class Outbox:
         error = putting.exception()
         if error is not None:
             raise self._translated(error, deadline) from error
+
+    def _put_over_lane(
+        self, route: Route, message: Any, deadline: Deadline, wait: PeerWait
+    ) -> None:
+        while True:
+            try:
+                seconds = min(SLICE_S, deadline.remaining)
+                route.queues.put(route.key, message, 0, Deadline(seconds))
+            except ShoalTimeoutError:
+                if deadline.expired:
+                    raise self._too_late(deadline) from None
+                wait.tick()
+                self._look_at = 0.0
+                self.info(deadline)  # raises where the receiver has died
+            except ShoalError as error:
+                raise self._translated(error, deadline) from error
+            else:
+                return
 
     def _watch(self, info: WorkerInfo, deadline: Deadline) -> Watch:
         """Return the function with which a waiting transport checks if the receiver has died."""

@@ -5,19 +5,27 @@ take from it without its interpreter. `LaneAddress` comes from the actor over Ra
 only processes of the job get.
 """
 
-import asyncio
 import os
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from shoal import _backend
 from shoal.context import env_var
 from shoal.deadline import Deadline
-from shoal.errors import ChannelClosed, ChannelExistsError, ShoalTimeoutError, TransportError
+from shoal.errors import (
+    ChannelClosed,
+    ChannelExistsError,
+    PeerLostError,
+    ShoalError,
+    ShoalTimeoutError,
+    TransportError,
+)
 from shoal.queues.leases import HeldLeases, LaneLease
 from shoal.queues.protocol import NOTHING, Taken, Want, set_done
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import log_waits, take_in_time, take_now, with_whole_timeout
+from shoal.reused_threads import in_thread
 from shoal.shm import Session
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import timeout_error
@@ -87,7 +95,7 @@ class _Server:
 
     async def _renew(self, numbers: list[int]) -> list[int]:
         try:
-            await asyncio.to_thread(self.client.renew, numbers)
+            await in_thread(partial(self.client.renew, numbers))
         except (ConnectionRefusedError, ConnectionResetError):
             return []  # it is gone, and its leases with it
         return numbers
@@ -143,6 +151,12 @@ class _Call(NamedTuple):
             error.args = (f"{error}: {why}",)
             return error
         return ShoalTimeoutError(f"{self}: no connection within {deadline.timeout:g} s: {why}")
+
+
+class _StoppedError(Exception):
+    """The caller of a put does not want it any more."""
+
+    done: int
 
 
 class Lane:
@@ -211,6 +225,60 @@ class Lane:
             set_done(error, done)
             raise
 
+    def put_now(self, key: Hashable, items: Sequence[object], weights: Sequence[int]) -> int | None:
+        """Put items in their order, until one fails; return how many are put.
+
+        Returns:
+            None if there is no lane to the actor: then nothing was done.
+        """
+        done = 0
+
+        def put(queue: "LaneQueue", _: _Server) -> None:
+            nonlocal done
+            try:
+                queue.put_many(items, weights, 0)
+            except PeerLostError:
+                raise
+            except ShoalError as error:  # for a put of the next item alone
+                done = getattr(error, "done", 0)
+            else:
+                done = len(items)
+
+        return done if self._use(self._call("put_many", key, None), put) else None
+
+    def put_unless_stopped(
+        self,
+        key: Hashable,
+        item: object,
+        weight: int,
+        deadline: Deadline,
+        stops: Callable[[], bool],
+    ) -> bool | None:
+        """Put an item, waiting for room as long as `stops` says so.
+
+        Returns:
+            Whether it is in the channel; None if there is no lane to the actor.
+        """
+        is_put = True
+
+        def put(queue: "LaneQueue", server: _Server) -> None:
+            nonlocal is_put
+
+            def waiting() -> None:
+                self._check_job()
+                if stops():
+                    raise _StoppedError
+
+            try:
+                queue.put(item, weight, deadline.remaining, waiting=waiting)
+            except _StoppedError as stopped:
+                if not hasattr(stopped, "done"):
+                    why = "no answer when the put was cancelled"
+                    raise self._lost(server.address, why) from None
+                is_put = stopped.done == 1
+
+        return is_put if self._use(self._call("put", key, deadline), put) else None
+
     def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Taken | None:
         """Take items; a deadline of None means without waiting.
 
@@ -246,6 +314,11 @@ class Lane:
             log()
 
         return waiting
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a lane to the actor, as far as is known."""
+        return self._is_there
 
     def _call(
         self, operation: str, key: Hashable, deadline: Deadline | None, *, takes: bool = False

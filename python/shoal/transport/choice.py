@@ -36,7 +36,7 @@ ENTRY_POINT = "shoal.transports"
 OBJECTS = "objects"
 """The kind of data that is not a tensor; the other kinds are torch's device types."""
 
-_BUILT_IN = ("shm", "ray", "torch")
+_BUILT_IN = ("shm", "lane", "ray", "torch")
 IPC = "cuda_ipc"
 """The transport between two processes that use the same NVIDIA GPU."""
 
@@ -235,8 +235,8 @@ def _cpu_tensors(forced: str | None, together: bool, there: WorkerInfo) -> Choic
     if together and forced in (None, "shm"):
         return Choice("shm", f"{_name(there)} can use the same shared memory")
     _refuse_shm(forced, there)
-    if forced == "ray":
-        return Choice("ray", "SHOAL_TRANSPORT=ray")
+    if forced in ("ray", "lane"):
+        return Choice("ray", f"SHOAL_TRANSPORT={forced}: with the objects")
     if importlib.util.find_spec("torch") is None:
         return Choice("ray", "torch is not installed here")
     if forced == "torch":

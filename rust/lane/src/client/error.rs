@@ -78,7 +78,7 @@ pub enum Error {
         /// Why it is not known.
         why: Loss,
     },
-    /// The caller ended the wait. The outcome is unknown, if anything was sent.
+    /// The caller ended the wait. The messages from `done` on are not in the channel.
     Interrupted,
 }
 
@@ -107,7 +107,7 @@ pub enum Loss {
 impl Error {
     /// Whether the messages from `done` on are certainly not in the channel.
     pub fn is_outcome_known(&self) -> bool {
-        !matches!(self, Self::Lost { .. } | Self::Interrupted)
+        !matches!(self, Self::Lost { .. })
     }
 }
 

@@ -159,8 +159,8 @@ impl Client {
 
     /// Puts messages in their order. When it returns, all of them are in the channel.
     ///
-    /// `go_on` is called about every 100 ms of a wait. If it returns false, the call ends, and drops
-    /// its connection.
+    /// `go_on` is called about every 100 ms of a wait. If it returns false, the call ends: it drops its
+    /// connection, and asks the server over another one how many of the messages are in the channel.
     ///
     /// # Errors
     ///

@@ -1,5 +1,7 @@
 //! Puts: several messages in one exchange, which goes on after a cut where the server is.
 
+use std::time::Instant;
+
 use rustix::event::PollFlags;
 
 use super::connection::Connection;
@@ -31,9 +33,10 @@ impl Exchange<'_> {
             let end = self.on(&mut connection, patience);
             let end = match end {
                 Err(Stop::Cut) => match self.reconnect(&mut connection, patience) {
-                    Ok(()) => continue,
+                    Ok(_) => continue,
                     Err(stop) => Err(stop),
                 },
+                Err(Stop::Failed(Error::Interrupted, _)) => self.outcome(&mut connection),
                 end => end,
             };
             connection.next = self.first + self.parcels.len() as u64;
@@ -41,19 +44,39 @@ impl Exchange<'_> {
         }
     }
 
-    /// Connects again, and finds out what is done.
+    /// Connects again, and finds out what is done; returns whether a reply follows that says so.
     fn reconnect(
         &mut self,
         connection: &mut Connection,
         patience: &mut Patience<'_>,
-    ) -> Result<(), Stop> {
+    ) -> Result<bool, Stop> {
         let standing = self.client.reconnect(connection, patience);
         let standing = standing.map_err(|why| Stop::Failed(self.client.lost(why), false))?;
         if !standing.failed {
             self.advance(standing.done)?;
         }
-        // Otherwise its reply follows, and says how many are done.
-        Ok(())
+        Ok(standing.failed)
+    }
+
+    /// Finds out how many parcels are in the channel, after the caller has ended the wait: the server
+    /// puts no more of them once another connection has come for the stream.
+    fn outcome(&mut self, connection: &mut Connection) -> Result<(), Stop> {
+        let mut always = || true;
+        let deadline = Instant::now() + self.client.limits.late;
+        let patience = &mut Patience::new(Some(deadline), &mut always);
+        // The reply to one that failed follows.
+        let mut waits = self.reconnect(connection, patience)?;
+        while waits {
+            match self.replies(connection, false) {
+                Ok(()) => self.client.wait(connection, PollFlags::IN, patience)?,
+                Err(Stop::Failed(error, _)) if error.is_outcome_known() => waits = false,
+                Err(stop) => return Err(stop),
+            }
+        }
+        if self.done == self.parcels.len() {
+            return Ok(());
+        }
+        Err(Stop::Failed(Error::Interrupted, false))
     }
 
     /// Sends the parcels that are not done, and reads replies until all of them are.

@@ -78,6 +78,8 @@ struct Put<'a, 'py> {
     operation: &'static str,
     limit: Limit<'a, 'py>,
     done: usize,
+    /// Whether no more than `done` messages are put, if the call was interrupted.
+    outcome_is_known: bool,
 }
 
 impl<'a, 'py> Put<'a, 'py> {
@@ -86,7 +88,18 @@ impl<'a, 'py> Put<'a, 'py> {
             operation,
             limit,
             done: 0,
+            outcome_is_known: true,
         }
+    }
+
+    /// Sets `done` of the error that ended the put.
+    fn noted(&self, py: Python<'_>, end: PyResult<()>) -> PyResult<()> {
+        end.inspect_err(|error| {
+            if self.outcome_is_known {
+                // An exception that does not accept attributes is raised without it.
+                let _ = error.value(py).setattr("done", self.done);
+            }
+        })
     }
 }
 
@@ -144,8 +157,14 @@ impl PyLaneQueue {
             });
         }
         let client = &self.client.get().client;
+        let mut interrupted = None;
         let end = put.limit.wait_detached(py, |deadline, go_on| {
-            client.put_many(&target, &parcels, deadline, go_on)
+            let end = client.put_many(&target, &parcels, deadline, go_on);
+            interrupted = Some(end.as_ref().map_or_else(
+                |failed| failed.error.is_outcome_known().then_some(failed.done),
+                |()| Some(parcels.len()),
+            ));
+            end
         });
         match end {
             Ok(Ok(())) => {
@@ -156,7 +175,13 @@ impl PyLaneQueue {
                 put.done += failed.done;
                 Err(self.put_failed(py, put, failed))
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                match interrupted.flatten() {
+                    Some(done) => put.done += done,
+                    None => put.outcome_is_known = false,
+                }
+                Err(error)
+            }
         }
     }
 
@@ -168,7 +193,8 @@ impl PyLaneQueue {
     ) -> PyResult<()> {
         let weight = weight.or(0, self::weight)?;
         let encoded = self.encode(put.operation, object)?;
-        self.put_messages(object.py(), &mut put, &[(weight, encoded)])
+        let end = self.put_messages(object.py(), &mut put, &[(weight, encoded)]);
+        put.noted(object.py(), end)
     }
 
     fn put_all(
@@ -335,10 +361,7 @@ impl PyLaneQueue {
     ) -> PyResult<()> {
         let mut put = Put::new("put_many", Limit::new(timeout, waiting)?);
         let end = self.put_all(&mut put, objs, weights);
-        end.inspect_err(|error| {
-            // An exception that does not accept attributes is raised without `done`.
-            let _ = error.value(objs.py()).setattr("done", put.done);
-        })
+        put.noted(objs.py(), end)
     }
 
     /// Take the first object, waiting for one.

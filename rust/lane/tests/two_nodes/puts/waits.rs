@@ -52,7 +52,7 @@ fn the_hook_is_called_in_a_wait_and_ends_it() {
         let failed = client.put(&target(b"q"), &parcel, LATER, &mut hook);
         let failed = failed.expect_err("the hook ends it");
         assert!(matches!(failed.error, Error::Interrupted));
-        assert!(!failed.error.is_outcome_known());
+        assert!(failed.error.is_outcome_known() && failed.done == 0);
         assert_eq!(called.load(Ordering::SeqCst), 3);
         assert_eq!(client.idle_connections(), 0, "its connection is dropped");
     }
@@ -224,4 +224,57 @@ fn strangers_do_not_keep_a_friend_out() {
     eventually("the oldest are dropped", || {
         node.server.usage().connections <= 65
     });
+}
+
+#[test]
+fn a_caller_that_ends_the_wait_hears_how_many_are_in_the_channel() {
+    let node = Node::new();
+    let (queue, relay) = (
+        node.queue(b"q", 3),
+        Relay::new(node.server.address(), Cut::Never),
+    );
+    for length in [9, 4000] {
+        let client = relay.client();
+        let messages = numbered(5, length);
+        let parts: Vec<[&[u8]; 1]> = messages.iter().map(|bytes| [bytes.as_slice()]).collect();
+        let parcels: Vec<_> = parts
+            .iter()
+            .map(|parts| Parcel {
+                parts,
+                ..Parcel::default()
+            })
+            .collect();
+        let mut stop = || queue.len() < 3;
+        let failed = client.put_many(&target(b"q"), &parcels, LATER, &mut stop);
+        let failed = failed.expect_err("two have no room");
+        assert!(matches!(failed.error, Error::Interrupted), "{failed}");
+        assert_eq!(failed.done, 3);
+        assert_eq!(take_all(&queue), numbered(3, length));
+        thread::sleep(SLICES);
+        assert!(queue.is_empty(), "the others are not put later");
+    }
+}
+
+#[test]
+fn a_caller_that_ends_the_wait_while_the_link_is_down_hears_that_the_outcome_is_unknown() {
+    let node = Node::new();
+    let (_queue, relay) = (
+        node.queue(b"q", 1),
+        Relay::new(node.server.address(), Cut::Never),
+    );
+    let limits = Limits {
+        late: BRIEF,
+        ..patient_client()
+    };
+    let client = Client::new(relay.address, key(), limits);
+    put(&client, b"q", b"first").expect("room");
+    relay.set_down(true);
+    let parcel = Parcel {
+        parts: &[b"second"],
+        ..Parcel::default()
+    };
+    let failed = client.put(&target(b"q"), &parcel, LATER, &mut || false);
+    let failed = failed.expect_err("it was ended");
+    assert!(!failed.error.is_outcome_known(), "{failed}");
+    relay.set_down(false);
 }
