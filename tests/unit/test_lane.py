@@ -6,6 +6,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from ray.exceptions import ActorUnavailableError
 
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -192,6 +193,21 @@ def test_an_asynchronous_put_that_is_cancelled_in_its_wait_puts_nothing(actors, 
     assert actors.way("shm").take("k", ONE, None) == "first"
     queues.put("k", 2, 0, Deadline(DEADLINE_S))
     assert take(actors) == [2]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_asynchronous_puts_wait_for_the_next_process_of_the_actor(actors, far_queues, number):
+    queues = far_queues()
+    server, _ = actors.worker._lane
+    server.stop()
+    actors.start()
+    queues._calls._handle = actors.handle
+    restarts = [ActorUnavailableError("it restarts", None)] * 3
+    actors.handle.fails = lambda: restarts.pop() if restarts else None
+    with held_up():
+        puts = [queues.start_put("k", n, 0, Deadline(DEADLINE_S)) for n in range(number)]
+    assert [put.result(DEADLINE_S) for put in puts] == [None] * number
+    assert take(actors) == ["first", *range(number)]
 
 
 def test_an_asynchronous_put_that_never_fits_fails_alone(actors, far_queues):

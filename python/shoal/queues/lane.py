@@ -244,7 +244,11 @@ class Lane:
             else:
                 done = len(items)
 
-        return done if self._use(self._call("put_many", key, None), put) else None
+        try:
+            used = self._use(self._call("put_many", key, Deadline(0)), put)
+        except ShoalTimeoutError:  # the actor starts again, or is not reached: nothing was sent
+            return 0
+        return done if used else None
 
     def put_unless_stopped(
         self,
