@@ -75,7 +75,7 @@ impl Taken<'_> {
 
     /// Makes them leases of this client, numbered from the returned number on. They go back to their
     /// queue unless the client [renews](Client::renew) its leases, or [ends](Client::end_lease) them.
-    /// Returns None if it came too late, as [`Self::keep`].
+    /// Returns None if it came too late, as [`Self::keep`], or was not answered in time.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Taken<'_> {
         question.request.amount = self.seq;
         let seq = connection.next;
         connection.next += 1;
-        let patience = &mut Patience::new(None, go_on);
+        let patience = &mut Patience::new(question.ends.late, go_on);
         match question.until_answered(&mut connection, seq, patience, &mut |_, _, _| Ok(())) {
             Ok(()) => self.client.ended(connection, Ok(()))?,
             Err(Stop::Failed(Error::Interrupted, _)) => {

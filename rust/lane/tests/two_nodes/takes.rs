@@ -386,6 +386,22 @@ fn leases_are_kept_and_ended_over_cuts() {
 }
 
 #[test]
+fn a_lease_that_is_not_answered_is_none() {
+    let (_node, queue, relay) = relayed(Cut::Never);
+    let limits = Limits {
+        reconnect: BRIEF * 10,
+        ..patient_client()
+    };
+    let client = Client::new(relay.address, key(), limits);
+    put_here(&queue, &numbered(1, 9));
+    let taken = take_from(&client, 1, LATER).expect("it is there");
+    relay.set_down(true);
+    let lease = taken.lease(&mut || true).expect("not interrupted");
+    assert!(lease.is_none());
+    relay.set_down(false);
+}
+
+#[test]
 fn leases_of_a_client_that_is_not_heard_of_go_back() {
     let limits = server::Limits {
         lease: Duration::ZERO,
