@@ -7,7 +7,6 @@ import time
 import warnings
 from pathlib import Path
 
-import psutil
 import pytest
 import ray
 
@@ -21,6 +20,7 @@ from shoal.errors import (
     ShoalValueError,
 )
 from shoal.manager import WorkerManager
+from support.processes import has_ended, until
 
 pytestmark = pytest.mark.ray
 
@@ -40,16 +40,6 @@ class Slow(Worker):
 
     def rank(self):
         return self._rank
-
-
-def ends(pid, limit=30.0):
-    """Whether a process has ended, or ends within a short time."""
-    end = time.monotonic() + limit
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 # --- names ---
@@ -72,7 +62,7 @@ def test_a_name_that_lives_is_taken_and_free_after_close(launch, cluster):
 
     first.close()
     first.close()
-    assert ends(pid)
+    until(lambda: has_ended(pid))
     assert WorkerManager.get_proxy().get_group("twice") == []
     with pytest.raises(LaunchError, match="'twice' is not launched, or is closed"):
         first.pid()
@@ -239,5 +229,5 @@ def test_an_own_close_that_raises_or_hangs_does_not_keep_the_group(launch, caplo
     group = launch(Hangs)
     (pid,) = group.pid().wait()
     group.close(timeout=0.5)
-    assert ends(pid)
+    until(lambda: has_ended(pid))
     assert "closing worker_group_Hangs" in caplog.text
