@@ -14,7 +14,7 @@ from typing import TypeVar
 from shoal.fork import ChildStage, in_child
 from shoal.futures import fulfil
 
-__all__ = ["in_thread", "run_in_thread"]
+__all__ = ["result_from_thread", "run_in_thread"]
 
 _T = TypeVar("_T")
 
@@ -64,7 +64,7 @@ def run_in_thread(function: Callable[[], None]) -> None:
         waiter.run(function)
 
 
-async def in_thread(function: Callable[[], _T]) -> _T:
+async def result_from_thread(function: Callable[[], _T]) -> _T:
     """Run a function in another thread at once; return its result.
 
     The default threads of an event loop are few: functions that wait there could wait for each other.

@@ -21,13 +21,9 @@ from shoal.queues.protocol import ONE
 from support.channel_actor import DEADLINE_S, held_up
 from support.processes import until
 
+pytestmark = pytest.mark.usefixtures("core_with_lanes")
+
 KEY = bytes(range(32))
-
-
-@pytest.fixture(autouse=True)
-def _core_with_a_lane(backend):
-    if not hasattr(backend, "LaneServer"):
-        pytest.skip("the pure core has no lane")
 
 
 @pytest.fixture

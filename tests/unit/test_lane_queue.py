@@ -26,13 +26,9 @@ from shoal.shm.keys import canonical
 from support.channel_actor import DEADLINE_S
 from support.processes import in_a_child, until
 
+pytestmark = pytest.mark.usefixtures("core_with_lanes")
+
 KEY = bytes(range(32))
-
-
-@pytest.fixture(autouse=True)
-def _core_with_a_lane(backend):
-    if not hasattr(backend, "LaneServer"):
-        pytest.skip("the pure core has no lane")
 
 
 @pytest.fixture
@@ -56,7 +52,7 @@ def far(client, **options):
     return _backend.LaneQueue(client, canonical(b"q"), name="queue 'q'", **options)
 
 
-def test_what_is_put_from_another_node_is_what_a_put_here_would_be(session, queue, client):
+def test_a_put_from_another_node_stores_the_same_messages_as_a_put_here(session, queue, client):
     put = far(client)
     items = [b"x", "text", {"a": [1, 2.5, None]}, bytes(100_000), bytearray(70_000)]
     put.put(items[0], 3)
@@ -139,7 +135,7 @@ def test_memory_that_is_used_up_is_an_error_that_names_its_holders(shm, place):
         assert texts[0] == texts[1]
 
 
-def test_what_cannot_be_encoded_is_an_error_after_what_comes_before_it(queue, client):
+def test_an_object_that_cannot_be_encoded_fails_after_those_before_it_are_put(queue, client):
     with pytest.raises(Exception, match="cannot pickle") as caught:
         far(client).put_many([1, 2, threading.Lock(), 3])
     assert caught.value.done == 2
@@ -184,7 +180,7 @@ def test_a_put_that_waits_ends_by_what_is_called_meanwhile(session, shm, client)
     assert here.get() == 3
 
 
-def test_what_ends_a_put_says_how_much_is_put(session, shm, client):
+def test_an_exception_that_ends_a_put_has_the_number_of_objects_that_are_put(session, shm, client):
     here = shm.Queue(session, b"q", 2)
     there = far(client, maxsize=2)
 
@@ -204,10 +200,12 @@ def test_what_ends_a_put_says_how_much_is_put(session, shm, client):
     assert [item for _, item in here.peek()] == [1, 2]
 
 
-def test_a_signal_ends_a_put_that_waits(session, shm, client):
-    shm.Queue(session, b"q", 1)
-    put = far(client, maxsize=1)
-    put.put(1)
+@pytest.mark.parametrize("operation", ["put", "get"])
+def test_a_signal_ends_a_call_that_waits(session, shm, client, operation):
+    here = shm.Queue(session, b"q", 1)
+    there = far(client, maxsize=1)
+    if operation == "put":
+        there.put(1)
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -216,12 +214,17 @@ def test_a_signal_ends_a_put_that_waits(session, shm, client):
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(KeyboardInterrupt):
-            put.put(2)
+            there.put(2) if operation == "put" else there.get()
     finally:
         signal.signal(signal.SIGALRM, before)
+    # The server has noticed that the caller has gone: nothing is put or taken for it.
+    if operation == "get":
+        here.put(1)
+    assert here.get_nowait() == 1
+    assert here.empty()
 
 
-def test_what_is_taken_from_another_node_is_what_was_put_here(queue, client):
+def test_a_get_from_another_node_returns_the_objects_that_were_put_here(queue, client):
     there = far(client)
     items = [b"x", "text", {"a": [1, 2.5, None]}, bytes(300), bytes(100_000), None]
     queue.put_many([*items, *items], range(12))

@@ -43,7 +43,7 @@ from shoal.queues.protocol import (
 )
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.wait import long_wait, puts_wait, result_of
-from shoal.reused_threads import in_thread
+from shoal.reused_threads import result_from_thread
 from shoal.shm import Parcel
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import Refusal, timeout_error
@@ -157,7 +157,7 @@ class RemoteQueues:
 
         async def put_many(entries: Entries) -> tuple[Outcome, int]:
             weights, parcels = zip(*entries, strict=True)
-            accepted = await in_thread(partial(lane.put_now, key, parcels, weights))
+            accepted = await result_from_thread(partial(lane.put_now, key, parcels, weights))
             if accepted is None:
                 accepted = await arun(self._put_many_steps(_key(key), entries, None))
             return Outcome.OK, accepted
@@ -165,7 +165,7 @@ class RemoteQueues:
         async def put_one(parcel: Parcel, weight: int, deadline: Deadline) -> Outcome:
             stops = threading.Event()
             put = partial(lane.put_unless_stopped, key, parcel, weight, deadline, stops.is_set)
-            is_put = await until_stopped(in_thread(put), stops.set)
+            is_put = await until_stopped(result_from_thread(put), stops.set)
             if is_put is None:
                 is_put = await self._put_by_calls(_key(key), parcel, weight, deadline)
             if not is_put:

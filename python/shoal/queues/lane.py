@@ -16,7 +16,6 @@ from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
     ChannelExistsError,
-    PeerLostError,
     ShoalError,
     ShoalTimeoutError,
     TransportError,
@@ -25,7 +24,7 @@ from shoal.queues.leases import HeldLeases, LaneLease
 from shoal.queues.protocol import NOTHING, Taken, Want, set_done
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import log_waits, take_in_time, take_now, with_whole_timeout
-from shoal.reused_threads import in_thread
+from shoal.reused_threads import result_from_thread
 from shoal.shm import Session
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import timeout_error
@@ -95,7 +94,7 @@ class _Server:
 
     async def _renew(self, numbers: list[int]) -> list[int]:
         try:
-            await in_thread(partial(self.client.renew, numbers))
+            await result_from_thread(partial(self.client.renew, numbers))
         except (ConnectionRefusedError, ConnectionResetError):
             return []  # it is gone, and its leases with it
         return numbers
@@ -237,8 +236,6 @@ class Lane:
             nonlocal done
             try:
                 queue.put_many(items, weights, 0)
-            except PeerLostError:
-                raise
             except ShoalError as error:  # for a put of the next item alone
                 done = getattr(error, "done", 0)
             else:
@@ -368,8 +365,8 @@ class Lane:
         except (ConnectionRefusedError, ConnectionResetError) as error:
             self._forget(server)
             # A take that was not answered has taken nothing.
-            again = isinstance(error, ConnectionRefusedError) or (call.takes and deadline)
-            if not again:
+            takes_again = call.takes and deadline is not None
+            if isinstance(error, ConnectionResetError) and not takes_again:
                 raise self._lost(server.address, str(error)) from None
             if deadline is not None and deadline.expired:
                 raise call.late(

@@ -407,13 +407,13 @@ pub(super) fn key_of<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
     Ok(bytes)
 }
 
-/// What a get wants with the argument `n`.
+/// The messages that a get of up to `n` objects asks for.
 pub(super) fn count(n: &Bound<'_, PyAny>) -> PyResult<Want> {
     let count = whole(n, "n", 1, LARGEST)?;
     Ok(Want::Count(u32::try_from(count).unwrap_or(u32::MAX)))
 }
 
-/// What a get wants with the arguments `weight` and `least`.
+/// The messages that a get of a batch asks for.
 pub(super) fn batch(weight: &Bound<'_, PyAny>, least: Option<&Bound<'_, PyAny>>) -> PyResult<Want> {
     Ok(Want::Weight {
         target: self::weight(weight)?,

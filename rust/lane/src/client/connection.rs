@@ -35,14 +35,13 @@ pub(super) struct Connection {
     pub(super) began: Instant,
     /// When it was last used.
     pub(super) used: Instant,
-    /// What was sent about the messages of the last take, until a later reply says that it has
-    /// arrived.
+    /// The last settlement that was sent; None once a later reply shows that it has arrived.
     unconfirmed: Option<Settlement>,
     ends_abruptly: bool,
     origin: Origin,
 }
 
-/// What a client does with the messages of a take.
+/// The decision of a client about the messages of a take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settlement {
     /// The take.

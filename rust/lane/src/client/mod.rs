@@ -253,7 +253,7 @@ impl Client {
     }
 }
 
-/// What the puts and the takes of a client have in common.
+/// Connections and errors, for puts and for takes.
 impl Client {
     /// An idle connection, or a new one.
     fn connect(&self, patience: &mut Patience<'_>) -> Result<Box<Connection>, Error> {
@@ -344,7 +344,7 @@ impl Client {
         })
     }
 
-    /// What the end of a connection is for its request.
+    /// Tells a cut, after which a request goes on, from bytes that are no reply.
     fn cut(&self, error: &io::Error) -> Stop {
         match error.kind() {
             ErrorKind::InvalidData => self.broken(error.to_string()),
@@ -366,7 +366,7 @@ impl Client {
         }
     }
 
-    /// The name of the next leases, so many of them.
+    /// The first name of `count` new leases of this client.
     fn new_leases(&self, count: u64) -> Result<LeaseName, Error> {
         let random = || random().map_err(|error| Error::Session(error.to_string()));
         let holder = match self.holder.get() {

@@ -30,12 +30,14 @@ impl Exchange<'_> {
         let mut connection = client.connect(patience)?;
         self.first = connection.next;
         loop {
-            let end = self.on(&mut connection, patience);
-            let end = match end {
+            let end = match self.on(&mut connection, patience) {
                 Err(Stop::Cut) => match self.reconnect(&mut connection, patience) {
                     Ok(_) => continue,
                     Err(stop) => Err(stop),
                 },
+                end => end,
+            };
+            let end = match end {
                 Err(Stop::Failed(Error::Interrupted, _)) => self.outcome(&mut connection),
                 end => end,
             };

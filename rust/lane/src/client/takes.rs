@@ -40,7 +40,7 @@ pub struct Taken<'a> {
     connection: Option<Box<Connection>>,
     seq: u64,
     /// Number of messages, of which the caller may have taken some.
-    messages_count: u64,
+    count: u64,
     /// The messages, in the order of the queue.
     pub messages: Vec<Message>,
 }
@@ -84,8 +84,8 @@ impl Taken<'_> {
         let Some(mut connection) = self.connection.take() else {
             return Ok(None);
         };
-        let name = self.client.new_leases(self.messages_count)?;
-        let mut question = Question::about_leases(self.client, Request::of_lease(Op::Lease, name));
+        let name = self.client.new_leases(self.count)?;
+        let mut question = Question::new(self.client, Request::of_lease(Op::Lease, name));
         question.request.amount = self.seq;
         let seq = connection.next;
         connection.next += 1;
@@ -152,7 +152,7 @@ pub(super) fn take<'a>(
         client,
         seq: connection.next - 1,
         connection: Some(connection),
-        messages_count: messages.len() as u64,
+        count: messages.len() as u64,
         messages,
     })
 }
@@ -165,7 +165,7 @@ pub(super) fn renew(
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<(), Error> {
     numbers.chunks(MAX_RENEWED).try_for_each(|numbers| {
-        Question::about_leases(client, Request::of_renewal(holder, numbers)).answer(go_on)
+        Question::new(client, Request::of_renewal(holder, numbers)).answer(go_on)
     })
 }
 
@@ -176,7 +176,7 @@ pub(super) fn end_lease(
     goes_back: bool,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<(), Error> {
-    let mut question = Question::about_leases(client, Request::of_lease(Op::Settle, name));
+    let mut question = Question::new(client, Request::of_lease(Op::Settle, name));
     question.request.kind = goes_back.into();
     question.answer(go_on)
 }
@@ -195,7 +195,8 @@ struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    fn about_leases(client: &'a Client, (request, payload): (Request, Vec<u8>)) -> Self {
+    /// A question without a key, which does not wait.
+    fn new(client: &'a Client, (request, payload): (Request, Vec<u8>)) -> Self {
         Self {
             client,
             request,

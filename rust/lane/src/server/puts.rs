@@ -215,7 +215,7 @@ impl<'a> Serving<'a> {
         let start = key.end;
         if matches!(request.op, Op::Lease | Op::Renew | Op::Settle) {
             let payload = self.payload(start)?;
-            let end = self.carry_out_about_leases(request, &payload);
+            let end = self.change_leases(request, &payload);
             return self.end(request, end);
         }
         let queue = match self.queue(request, key) {

@@ -114,11 +114,7 @@ impl Serving<'_> {
     }
 
     /// Makes leases of what is lent, renews leases, or ends one.
-    pub(super) fn carry_out_about_leases(
-        &mut self,
-        request: &Request,
-        payload: &[u8],
-    ) -> Result<(), Stop> {
+    pub(super) fn change_leases(&mut self, request: &Request, payload: &[u8]) -> Result<(), Stop> {
         let (leases, kept) = (&self.shared.leases, self.shared.limits.lease);
         if request.op == Op::Renew {
             let (holder, numbers) = decode_renewal(payload).map_err(invalid)?;

@@ -40,7 +40,7 @@ fn is_all_settled(node: &Node) -> bool {
 // What arrives.
 
 #[test]
-fn what_is_taken_is_what_was_put_and_is_gone_once_it_is_kept() {
+fn a_take_returns_the_messages_that_were_put_and_they_are_gone_once_kept() {
     let (node, queue, relay) = relayed(Cut::Never);
     let client = relay.client();
     let messages: Vec<Vec<u8>> = [4, 60, 209, 40_000, 3 << 20, 1000]
@@ -104,7 +104,7 @@ fn puts_and_takes_of_a_client_share_its_connections() {
 }
 
 #[test]
-fn what_is_not_kept_goes_back_at_once() {
+fn messages_that_are_not_kept_go_back_at_once() {
     let (node, queue, relay) = relayed(Cut::Never);
     put_here(&queue, &numbered(1, 50_000));
     let client = relay.client();
@@ -327,7 +327,7 @@ fn another_server_at_the_address_is_named() {
 }
 
 #[test]
-fn what_is_given_back_over_cuts_is_never_lost() {
+fn messages_given_back_over_cuts_are_never_lost() {
     let (node, queue, relay) = relayed(Cut::Random { seed: 5, most: 400 });
     put_here(&queue, &numbered(3, 60));
     let client = relay.client();
@@ -443,7 +443,7 @@ fn messages_stay_lent_to_a_client_that_takes_long() {
 }
 
 #[test]
-fn what_killed_consumers_had_not_noted_comes_again() {
+fn messages_that_killed_consumers_had_not_noted_come_again() {
     let limits = server::Limits {
         apart: Duration::ZERO,
         ..patient()

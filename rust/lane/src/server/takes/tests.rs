@@ -285,7 +285,7 @@ fn a_closed_queue_gives_what_it_has_and_then_says_so() {
 
 const HOLDER: u128 = 5;
 
-fn about_lease(op: Op, seq: u64, number: u64, goes_back: bool) -> Vec<u8> {
+fn lease_frame(op: Op, seq: u64, number: u64, goes_back: bool) -> Vec<u8> {
     let holder = HOLDER;
     let (request, payload) = Request::of_lease(op, LeaseName { holder, number });
     let request = Request {
@@ -304,7 +304,7 @@ fn lease_two(raw: &Raw, queue: &SessionQueue) {
     put(queue, 2, 0);
     raw.send(&take(1, 2));
     assert_eq!(numbers(raw), (1, vec![1, 2]));
-    raw.send(&about_lease(Op::Lease, 2, 10, false));
+    raw.send(&lease_frame(Op::Lease, 2, 10, false));
     assert_eq!(raw.reply(), (Status::Done, 2));
 }
 
@@ -324,15 +324,15 @@ fn leases_outlive_their_connection_and_are_ended_one_by_one() {
     let usage = node.server.usage();
     assert_eq!((usage.lent, usage.leases), (2, 2));
     let (raw, _) = node.connect(false);
-    raw.send(&about_lease(Op::Settle, 1, 10, false));
+    raw.send(&lease_frame(Op::Settle, 1, 10, false));
     assert_eq!(raw.reply(), (Status::Done, 1));
     assert_eq!((in_use(&node), queue.len()), (1, 0));
-    // A lease that has ended already, or that nobody had.
+    // One lease has ended already, the other was never made.
     for (seq, number) in [(2, 10), (3, 12)] {
-        raw.send(&about_lease(Op::Settle, seq, number, false));
+        raw.send(&lease_frame(Op::Settle, seq, number, false));
         assert_eq!(raw.reply(), (Status::Done, seq));
     }
-    raw.send(&about_lease(Op::Settle, 4, 11, true));
+    raw.send(&lease_frame(Op::Settle, 4, 11, true));
     assert_eq!(raw.reply(), (Status::Done, 4));
     raw.send(&take(5, 1));
     let (_, found) = items(&raw);
@@ -392,7 +392,7 @@ fn leases_go_back_when_the_server_stops() {
 }
 
 #[test]
-fn what_is_not_lent_cannot_become_a_lease() {
+fn messages_that_are_not_lent_cannot_become_leases() {
     let node = Node::patient();
     let queue = node.queue(0);
     put(&queue, 1, 0);
@@ -400,7 +400,7 @@ fn what_is_not_lent_cannot_become_a_lease() {
     raw.send(&take(1, 1));
     assert_eq!(numbers(&raw), (1, vec![1]));
     raw.send(&settle(Op::GiveBack, 1));
-    raw.send(&about_lease(Op::Lease, 2, 10, false));
+    raw.send(&lease_frame(Op::Lease, 2, 10, false));
     assert_eq!(raw.reply(), (Status::Invalid, 2));
     assert_eq!((queue.len(), node.server.usage().leases), (1, 0));
 }

@@ -1,6 +1,6 @@
 //! Puts that wait, and what may happen meanwhile.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -277,4 +277,36 @@ fn a_caller_that_ends_the_wait_while_the_link_is_down_hears_that_the_outcome_is_
     let failed = failed.expect_err("it was ended");
     assert!(!failed.error.is_outcome_known(), "{failed}");
     relay.set_down(false);
+}
+
+#[test]
+fn a_caller_that_ends_the_wait_for_a_new_connection_hears_that_the_outcome_is_unknown() {
+    let node = Node::new();
+    let (queue, relay) = (
+        node.queue(b"q", 1),
+        Relay::new(node.server.address(), Cut::Never),
+    );
+    let limits = Limits {
+        late: BRIEF,
+        ..patient_client()
+    };
+    let client = Client::new(relay.address, key(), limits);
+    put(&client, b"q", b"first").expect("room");
+    let ends = AtomicBool::new(false);
+    let mut go_on = || !ends.load(Ordering::SeqCst);
+    let parcel = Parcel {
+        parts: &[b"second"],
+        ..Parcel::default()
+    };
+    thread::scope(|scope| {
+        let putting = scope.spawn(|| client.put(&target(b"q"), &parcel, LATER, &mut go_on));
+        thread::sleep(BRIEF);
+        relay.set_refuses(true);
+        relay.cut();
+        thread::sleep(BRIEF);
+        ends.store(true, Ordering::SeqCst);
+        let failed = putting.join().expect("no panic").expect_err("it was ended");
+        assert!(!failed.error.is_outcome_known(), "{failed}");
+    });
+    assert_eq!(queue.len(), 1);
 }
