@@ -892,6 +892,29 @@ class LaneClient:
     def renew(self, numbers: Sequence[int]) -> None:
         """Keep leases for 12 s more, by the numbers of their messages; see `LaneQueue` for errors."""
 
+    def end(self, numbers: Sequence[int], acknowledged: bool) -> None:
+        """End leases, by the numbers of their messages; see `LaneQueue` for errors.
+
+        Args:
+            numbers: The numbers; those of leases that have ended do nothing.
+            acknowledged: Whether the messages are acknowledged; otherwise they go back.
+        """
+
+@final
+class LaneCancel:
+    """Ends a put or a get of a `LaneQueue` from another thread."""
+
+    def __new__(cls) -> Self: ...
+    def cancel(self) -> None:
+        """End the calls that have this object, at once: they put and take nothing more.
+
+        Idempotent. Does nothing in a child of a fork.
+        """
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+
 @final
 class LaneMessage:
     """A message of a `LaneQueue` on lease; see `ShmMessage`.
@@ -929,6 +952,8 @@ class LaneQueue:
         ConnectionRefusedError: From each call: no connection came about, and nothing was sent.
         ConnectionResetError: From each call: the request was sent, and not answered. It is not known
             whether the messages of a put are in the queue; a get has taken none.
+        concurrent.futures.CancelledError: From a call with a `cancel` that was used; it has put and
+            taken nothing.
     """
 
     def __new__(
@@ -949,6 +974,7 @@ class LaneQueue:
         timeout: float | None = None,
         *,
         waiting: Callable[[], object] | None = None,
+        cancel: LaneCancel | None = None,
     ) -> None:
         """Append an object, waiting for room; see `ShmQueue.put`."""
 
@@ -971,6 +997,7 @@ class LaneQueue:
         lease: bool = False,
         *,
         waiting: Callable[[], object] | None = None,
+        cancel: LaneCancel | None = None,
     ) -> Any:
         """Take the first object, waiting for one; see `ShmQueue.get`."""
 
@@ -984,6 +1011,7 @@ class LaneQueue:
         lease: bool = False,
         *,
         waiting: Callable[[], object] | None = None,
+        cancel: LaneCancel | None = None,
     ) -> list[Any]:
         """Take up to `n` objects, at least one; see `ShmQueue.get_many`."""
 
@@ -995,6 +1023,7 @@ class LaneQueue:
         lease: bool = False,
         *,
         waiting: Callable[[], object] | None = None,
+        cancel: LaneCancel | None = None,
     ) -> list[Any]:
         """Take objects until their weights add up to `weight`; see `ShmQueue.get_batch`."""
 

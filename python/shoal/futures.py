@@ -6,13 +6,13 @@ such a result is either delivered or given back.
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from shoal.deadline import LongWait
 from shoal.loop import submit
 
-__all__ = ["Asking", "Step", "done", "ends_in_time", "fail", "fulfil", "start"]
+__all__ = ["Asking", "Step", "done", "ends_in_time", "fail", "fulfil", "start", "until_stopped"]
 
 _T = TypeVar("_T")
 Future = concurrent.futures.Future[Any]
@@ -155,3 +155,19 @@ def start(
 
     submit(main())
     return future
+
+
+async def until_stopped(work: Awaitable[_T], stop: Callable[[], Any]) -> _T:
+    """Return the result of an awaitable; on a cancellation ask it to end soon, and wait for that.
+
+    Args:
+        work: The awaitable.
+        stop: Asks it to end.
+    """
+    running = asyncio.ensure_future(work)
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError:
+            stop()
+    return running.result()

@@ -1,5 +1,6 @@
 """The lane of a channel: puts and gets from another node, without the interpreter of its actor."""
 
+import asyncio
 import re
 import socket
 import threading
@@ -216,6 +217,96 @@ def test_an_asynchronous_put_that_never_fits_fails_alone(actors, far_queues):
         puts[1].result(DEADLINE_S)
     assert [puts[0].result(DEADLINE_S), puts[2].result(DEADLINE_S)] == [None, None]
     assert take(actors) == ["first", 1, 2]
+
+
+def lent(actors):
+    return actors.worker._lane[0].lent
+
+
+def test_asynchronous_gets_make_no_call_to_the_actor_and_keep_their_order(
+    actors, channel, far_queues
+):
+    queues, want = far_queues(), channel.protocol.Want
+    wants = [ONE, want("many", 2), LEASED, want("batch", 5, least=1, linger=0.01)]
+    gets = [queues.start_take("k", want, Deadline(DEADLINE_S)) for want in wants]
+    actors.way("shm").put_many("k", [1, 2, 3, 4], [0, 0, 0, 1], Deadline(DEADLINE_S))
+    taken = [get.result(DEADLINE_S) for get in gets]
+    assert actors.handle.called == []
+    lease = taken[2].value
+    assert [taken[0].value, taken[1].value, lease.value, taken[3].value] == [
+        "first",
+        [1, 2],
+        3,
+        [4],
+    ]
+    for each in taken:
+        each.deliver()
+    assert lent(actors) == 1
+    lease.ack()
+    assert lent(actors) == 0
+
+
+def test_an_asynchronous_get_that_is_cancelled_takes_nothing_that_is_put_next(actors, far_queues):
+    queues, here = far_queues(), actors.way("shm")
+    assert queues.take("k", ONE, None) == "first"
+    for number in range(30):
+        get = queues.start_take("k", ONE, Deadline(DEADLINE_S))
+        if number % 2:
+            until(lambda: queues.counts("k").waiting_consumers, DEADLINE_S)
+        assert get.cancel()
+        queues.put("k", number, 0, Deadline(DEADLINE_S))
+        assert here.take("k", ONE, None) == number
+
+
+def test_what_an_asynchronous_get_has_taken_is_on_lease_until_it_is_delivered(actors, far_queues):
+    queues = far_queues()
+    taken = queues.start_take("k", ONE, Deadline(DEADLINE_S)).result(DEADLINE_S)
+    assert lent(actors) == 1
+    taken.give_back()
+    again = actors.way("shm").take("k", LEASED, Deadline(DEADLINE_S))
+    assert (again.value, again.redelivered) == ("first", True)
+
+
+def test_an_event_loop_does_not_wait_for_the_acknowledgement_of_an_item(actors, far_queues):
+    queues, begun = far_queues(), []
+    taken = queues.start_take("k", ONE, Deadline(DEADLINE_S)).result(DEADLINE_S)
+    held = queues._lane._server.held
+    removed = held.remove
+    goes_on = threading.Event()
+
+    def remove(numbers):
+        begun.append(goes_on.wait(DEADLINE_S))
+        removed(numbers)
+
+    held.remove = remove
+
+    async def deliver():
+        taken.deliver()
+
+    asyncio.run(deliver())
+    goes_on.set()
+    until(lambda: begun == [True], DEADLINE_S)
+    assert lent(actors) == 0
+
+
+def test_an_asynchronous_get_ends_with_its_time(actors, far_queues):
+    queues = far_queues()
+    assert queues.take("k", ONE, None) == "first"
+    with pytest.raises(ShoalTimeoutError, match=r"get: no message .* key 'k' within 0.2 s"):
+        queues.start_take("k", ONE, Deadline(0.2)).result(DEADLINE_S)
+
+
+def test_an_asynchronous_get_goes_on_at_the_next_process_of_the_actor(actors, far_queues):
+    queues = far_queues()
+    assert queues.take("k", ONE, None) == "first"
+    get = queues.start_take("k", ONE, Deadline(DEADLINE_S))
+    until(lambda: queues.counts("k").waiting_consumers, DEADLINE_S)
+    server, _ = actors.worker._lane
+    actors.start()
+    queues._calls._handle = actors.handle
+    server.stop()
+    actors.way("shm").put("k", 1, 0, Deadline(DEADLINE_S))
+    assert get.result(DEADLINE_S).value == 1
 
 
 class Slow:

@@ -19,7 +19,7 @@ import os
 import pickle
 import time
 from asyncio import FIRST_COMPLETED
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import ray
@@ -46,7 +46,6 @@ __all__ = [
     "run",
     "tell",
     "unpack",
-    "until_stopped",
 ]
 
 _ANSWER_S = 30.0
@@ -198,22 +197,6 @@ async def arun(steps: Steps[_T], wait: LongWait | None = None) -> _T:
     except StopIteration as stop:
         result: _T = stop.value
         return result
-
-
-async def until_stopped(work: Awaitable[_T], stop: Callable[[], Any]) -> _T:
-    """Return the result of an awaitable; on a cancellation ask it to end soon, and wait for that.
-
-    Args:
-        work: The awaitable.
-        stop: Asks it to end.
-    """
-    running = asyncio.ensure_future(work)
-    while not running.done():
-        try:
-            await asyncio.wait({running})
-        except asyncio.CancelledError:
-            stop()
-    return running.result()
 
 
 def tell(handle: Any, method: str, value: Any) -> None:

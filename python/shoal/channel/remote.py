@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from shoal.channel.actor_calls import ActorCalls
-from shoal.channel.actor_protocol import Steps, arun, new_ticket, run, until_stopped
+from shoal.channel.actor_protocol import Steps, arun, new_ticket, run
 from shoal.channel.pending import PendingCalls, PutSequence
 from shoal.context import current
 from shoal.deadline import Deadline, LongWait
@@ -23,6 +23,7 @@ from shoal.errors import (
     PeerLostError,
     ShoalError,
 )
+from shoal.futures import until_stopped
 from shoal.process import own_process
 from shoal.queues.arrays import new_array
 from shoal.queues.counts import Counts
@@ -163,14 +164,10 @@ class RemoteQueues:
             return Outcome.OK, accepted
 
         async def put_one(parcel: Parcel, weight: int, deadline: Deadline) -> Outcome:
-            stops = threading.Event()
-            put = partial(lane.put_unless_stopped, key, parcel, weight, deadline, stops.is_set)
-            is_put = await until_stopped(result_from_thread(put), stops.set)
-            if is_put is None:
-                is_put = await self._put_by_calls(_key(key), parcel, weight, deadline)
-            if not is_put:
-                raise asyncio.CancelledError
-            return Outcome.OK
+            is_put = await lane.put_later(key, parcel, weight, deadline)
+            if is_put or await self._put_by_calls(_key(key), parcel, weight, deadline):
+                return Outcome.OK
+            raise asyncio.CancelledError
 
         async def look() -> None:
             await arun(self._calls.look())
@@ -296,9 +293,15 @@ class RemoteQueues:
         """
         self._pending.raise_set_aside(key)
         ticket, future, asks = new_ticket(), Future(), threading.Event()
+        cancel = self._lane.new_cancel()
 
         async def work() -> Taken:
             asks.set()
+            if cancel is not None:
+                taking = self._lane.take_later(key, want, deadline, cancel)
+                taken = await until_stopped(taking, _nothing_more)
+                if taken is not None:
+                    return taken
             steps = self._take_steps(_key(key), want, deadline, ticket, future.cancelled)
             try:
                 found = await until_stopped(arun(steps), _nothing_more)
@@ -317,13 +320,15 @@ class RemoteQueues:
         def no_turn() -> BaseException:
             return timeout_error("get", self._shown(_key(key)), deadline.timeout, NOTHING)
 
-        def cancel(ended: Future) -> None:
+        def end(ended: Future) -> None:
             # In the thread that cancels, so that this get cannot take an item which that thread
             # puts next.
-            if ended.cancelled() and asks.is_set():
+            if ended.cancelled() and cancel is not None:
+                cancel.cancel()
+            if ended.cancelled() and asks.is_set() and not self.has_lane:
                 self._calls.tell("cancel", ticket)
 
-        future.add_done_callback(cancel)
+        future.add_done_callback(end)
         self._pending.gets.start(key, deadline, work, _as_it_is, no_turn, _refuse, future)
         return future
 

@@ -5,10 +5,12 @@ take from it without its interpreter. `LaneAddress` comes from the actor over Ra
 only processes of the job get.
 """
 
+import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shoal import _backend
 from shoal.context import env_var
@@ -20,17 +22,18 @@ from shoal.errors import (
     ShoalTimeoutError,
     TransportError,
 )
+from shoal.futures import until_stopped
 from shoal.queues.leases import HeldLeases, LaneLease
 from shoal.queues.protocol import NOTHING, Taken, Want, set_done
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import log_waits, take_in_time, take_now, with_whole_timeout
-from shoal.reused_threads import result_from_thread
+from shoal.reused_threads import result_from_thread, run_in_thread
 from shoal.shm import Session
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import timeout_error
 
 if TYPE_CHECKING:
-    from shoal._backend import LaneClient, LaneMessage, LaneQueue, LaneServer
+    from shoal._backend import LaneCancel, LaneClient, LaneMessage, LaneQueue, LaneServer
 
 __all__ = ["Lane", "LaneAddress", "listen"]
 
@@ -99,17 +102,37 @@ class _Server:
             return []  # it is gone, and its leases with it
         return numbers
 
-    def leased(
-        self, message: "LaneMessage", lost: Callable[[LaneAddress, str], BaseException]
-    ) -> LaneLease:
-        """Return a message as consumers get it; its lease is renewed from now on.
+    def taken(
+        self, found: Any, want: Want, lost: Callable[[LaneAddress, str], BaseException]
+    ) -> Taken:
+        """Return leased messages as the result of a get; their leases are renewed from now on.
 
         Args:
-            message: The message.
+            found: A message, or a list of messages, as `want` says.
+            want: What the caller gets: leases, or the items.
             lost: Returns the error of a call that was not answered.
         """
-        self.held.add([message.number])
+        messages: list[LaneMessage] = [found] if want.kind == "one" else found
+        numbers = [message.number for message in messages]
+        self.held.add(numbers)
 
+        def end(*, acknowledged: bool) -> None:
+            # If the server is gone, its leases are, too.
+            with contextlib.suppress(ShoalError, ConnectionRefusedError, ConnectionResetError):
+                self.client.end(numbers, acknowledged)
+            self.held.remove(numbers)
+
+        give_back = partial(run_in_thread, partial(end, acknowledged=False))
+        if want.lease:
+            leases = [self._leased(message, lost) for message in messages]
+            return Taken(leases[0] if want.kind == "one" else leases, give_back=give_back)
+        values = [message.value for message in messages]
+        deliver = partial(_run_outside_of_loops, partial(end, acknowledged=True))
+        return Taken(values[0] if want.kind == "one" else values, deliver, give_back)
+
+    def _leased(
+        self, message: "LaneMessage", lost: Callable[[LaneAddress, str], BaseException]
+    ) -> LaneLease:
         def end(*, acknowledged: bool) -> None:
             try:
                 if acknowledged:
@@ -121,6 +144,16 @@ class _Server:
             self.held.remove([message.number])
 
         return LaneLease(message, end)
+
+
+def _run_outside_of_loops(function: Callable[[], None]) -> None:
+    """Run a function that may wait: in this thread, unless an event loop runs in it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        function()
+    else:
+        run_in_thread(function)
 
 
 class _Call(NamedTuple):
@@ -150,12 +183,6 @@ class _Call(NamedTuple):
             error.args = (f"{error}: {why}",)
             return error
         return ShoalTimeoutError(f"{self}: no connection within {deadline.timeout:g} s: {why}")
-
-
-class _StoppedError(Exception):
-    """The caller of a put does not want it any more."""
-
-    done: int
 
 
 class Lane:
@@ -247,38 +274,26 @@ class Lane:
             return 0
         return done if used else None
 
-    def put_unless_stopped(
-        self,
-        key: Hashable,
-        item: object,
-        weight: int,
-        deadline: Deadline,
-        stops: Callable[[], bool],
-    ) -> bool | None:
-        """Put an item, waiting for room as long as `stops` says so.
+    async def put_later(self, key: Hashable, item: object, weight: int, deadline: Deadline) -> bool:
+        """Put an item from another thread; if this is cancelled, the put ends.
 
         Returns:
-            Whether it is in the channel; None if there is no lane to the actor.
+            False if there is no lane to the actor: then nothing was done.
+
+        Raises:
+            asyncio.CancelledError: The put was ended, and the item is not in the channel.
         """
-        is_put = True
+        cancel = self.new_cancel()
+        if cancel is None:
+            return False
+        waiting = self._check_job
 
-        def put(queue: "LaneQueue", server: _Server) -> None:
-            nonlocal is_put
+        def put(queue: "LaneQueue", _: _Server) -> None:
+            queue.put(item, weight, deadline.remaining, waiting=waiting, cancel=cancel)
 
-            def waiting() -> None:
-                self._check_job()
-                if stops():
-                    raise _StoppedError
-
-            try:
-                queue.put(item, weight, deadline.remaining, waiting=waiting)
-            except _StoppedError as stopped:
-                if not hasattr(stopped, "done"):
-                    why = "no answer when the put was cancelled"
-                    raise self._lost(server.address, why) from None
-                is_put = stopped.done == 1
-
-        return is_put if self._use(self._call("put", key, deadline), put) else None
+        use = partial(self._use, self._call("put", key, deadline), put)
+        # asyncio turns the queue's `CancelledError` into its own.
+        return await until_stopped(result_from_thread(use), cancel.cancel)
 
     def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Taken | None:
         """Take items; a deadline of None means without waiting.
@@ -294,15 +309,44 @@ class Lane:
                 value = take_now(queue, want)
             else:
                 waiting = self._waiting("get", "an item", queue, deadline)
-                value = take_in_time(queue, want, deadline, waiting)
-            if want.lease and want.kind == "one":
-                value = server.leased(value, self._lost)
-            elif want.lease:
-                value = [server.leased(message, self._lost) for message in value]
-            found = Taken(value)
+                value = take_in_time(queue, want, deadline, waiting=waiting)
+            found = server.taken(value, want, self._lost) if want.lease else Taken(value)
 
         self._use(self._call(want.operation, key, deadline, takes=True), take)
         return found
+
+    async def take_later(
+        self, key: Hashable, want: Want, deadline: Deadline, cancel: "LaneCancel"
+    ) -> Taken | None:
+        """Take items from another thread; they are on lease until the result is delivered.
+
+        Args:
+            key: The key.
+            want: The items.
+            deadline: The deadline.
+            cancel: From `new_cancel`; ends the get at once, also for other processes.
+
+        Returns:
+            None if there is no lane to the actor: then nothing was done.
+
+        Raises:
+            asyncio.CancelledError: The get was ended, and has taken nothing.
+        """
+        found: Taken | None = None
+        leased, waiting = want._replace(lease=True), self._check_job
+
+        def take(queue: "LaneQueue", server: _Server) -> None:
+            nonlocal found
+            value = take_in_time(queue, leased, deadline, waiting=waiting, cancel=cancel)
+            found = server.taken(value, want, self._lost)
+
+        call = self._call(want.operation, key, deadline, takes=True)
+        await result_from_thread(partial(self._use, call, take))
+        return found
+
+    def new_cancel(self) -> "LaneCancel | None":
+        """Return an object that ends an operation; None if there is no lane to the actor."""
+        return _backend.LaneCancel() if self._is_there else None
 
     def _waiting(
         self, operation: str, awaited: str, queue: "LaneQueue", deadline: Deadline

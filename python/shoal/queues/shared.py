@@ -201,7 +201,8 @@ class SharedQueues(Engine):
             return super().take(key, want, deadline)
         self._order.raise_set_aside(key)
         queue = self._queue(key)
-        return take_in_time(queue, want, deadline, log_waits("get", "an item", queue, deadline))
+        waiting = log_waits("get", "an item", queue, deadline)
+        return take_in_time(queue, want, deadline, waiting=waiting)
 
     def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
         """Let the next get of a key raise an error."""
@@ -414,44 +415,34 @@ def take_or_wait(queue: Queue, want: Want) -> Any:
         raise NotYet(Refusal.of(error)) from None
 
 
-def take_within(
-    queue: "Queue | LaneQueue",
-    want: Want,
-    seconds: float,
-    waiting: Callable[[], object] | None = None,
-) -> Any:
+def take_within(queue: "Queue | LaneQueue", want: Want, seconds: float, **options: Any) -> Any:
     """Take the wanted items, waiting for them.
 
     Args:
         queue: The queue.
         want: The items.
         seconds: The timeout.
-        waiting: Called about every 0.1 s of the wait; an error that it raises ends the wait.
+        options: Keywords of the queue's method: `waiting`, and `cancel` of a `LaneQueue`.
 
     Raises:
         ShoalTimeoutError: They did not come in time.
     """
     kind, amount, least, _, lease = want
-    if kind == "one":
-        if lease:
-            return queue.get(seconds, lease=True, waiting=waiting)
-        return queue.get(seconds, waiting=waiting)
-    if kind == "many":
-        if lease:
-            return queue.get_many(amount, seconds, lease=True, waiting=waiting)
-        return queue.get_many(amount, seconds, waiting=waiting)
     if lease:
-        return queue.get_batch(amount, seconds, least, lease=True, waiting=waiting)
-    return queue.get_batch(amount, seconds, least, waiting=waiting)
+        options["lease"] = True
+    match kind:
+        case "one":
+            return queue.get(seconds, **options)
+        case "many":
+            return queue.get_many(amount, seconds, **options)
+    return queue.get_batch(amount, seconds, least, **options)
 
 
-def take_in_time(
-    queue: "Queue | LaneQueue", want: Want, deadline: Deadline, waiting: Callable[[], object]
-) -> Any:
+def take_in_time(queue: "Queue | LaneQueue", want: Want, deadline: Deadline, **options: Any) -> Any:
     """Take the wanted items, waiting for them until a deadline; see `take_within`."""
     for phase, until in want.phases(deadline):
         try:
-            return take_within(queue, phase, until.remaining, waiting)
+            return take_within(queue, phase, until.remaining, **options)
         except ShoalTimeoutError as error:
             if until is deadline or Refusal.of(error) is None:
                 raise with_whole_timeout(error, want.operation, queue.name, deadline) from None

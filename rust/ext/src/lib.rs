@@ -31,8 +31,8 @@ mod _rust {
     use crate::ranks::PyRankLists;
     #[pymodule_export]
     use crate::shm::{
-        PyChannelBase, PyLaneClient, PyLaneMessage, PyLaneQueue, PyLaneServer, PyShmMessage,
-        PyShmParcel, PyShmQueue, PyShmReservation, PyShmSession, shm_gc,
+        PyChannelBase, PyLaneCancel, PyLaneClient, PyLaneMessage, PyLaneQueue, PyLaneServer,
+        PyShmMessage, PyShmParcel, PyShmQueue, PyShmReservation, PyShmSession, shm_gc,
     };
     #[pymodule_export]
     use crate::solve::{packed_ranks, parse_placement, place_flexible, place_nodes, place_packed};

@@ -19,7 +19,7 @@ use std::ops::RangeInclusive;
 
 use shoal_shm::session::Shortage;
 
-pub use self::request::{LeaseName, Op, Policy, Request, decode_renewal};
+pub use self::request::{LeaseName, Op, Policy, Request, decode_leases};
 
 /// Maximum length of a key in bytes, as in a session.
 pub const MAX_KEY: u32 = 0xffff;
@@ -29,8 +29,8 @@ pub const MAX_PAYLOAD: u64 = 1 << 40;
 pub const MAX_REQUESTS: u32 = 1 << 20;
 /// Maximum length of the body of a reply that says why a request failed, in bytes.
 pub const MAX_BODY: u64 = 4096;
-/// Maximum number of leases of a renewal.
-pub const MAX_RENEWED: usize = 1024;
+/// Maximum number of leases of a request to renew or to end them.
+pub const MAX_LEASES: usize = 1024;
 /// Largest weight and largest bound, which are signed numbers elsewhere.
 pub const LARGEST: u64 = i64::MAX.unsigned_abs();
 /// The deadline of a request that waits without limit.

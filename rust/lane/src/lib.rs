@@ -9,7 +9,7 @@
 //! ```
 //! use std::net::Ipv4Addr;
 //!
-//! use shoal_lane::client::{self, Bytes, Client, Parcel, Target};
+//! use shoal_lane::client::{self, Bytes, Cancel, Client, Parcel, Target};
 //! use shoal_lane::handshake::Key;
 //! use shoal_lane::server::{self, Server};
 //! use shoal_shm::Want;
@@ -35,7 +35,8 @@
 //! let seven = Parcel { parts: &[b"seven"], ..Parcel::default() };
 //! client.put(&target, &seven, Deadline::Never, &mut || true)?; // now it is in the channel
 //!
-//! let taken = client.take(&target, Want::Count(1), Deadline::Never, &mut || true)?;
+//! let nobody = Cancel::default(); // another thread could end the take with it
+//! let taken = client.take(&target, Want::Count(1), Deadline::Never, &nobody, &mut || true)?;
 //! assert!(matches!(&taken.messages[0].bytes, Bytes::Short(bytes) if bytes == b"seven"));
 //! taken.keep(&mut || true)?; // before, the message would go back to the channel
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -78,10 +79,13 @@
 //!    connection, and 12 s after the network has.
 //! 7. **The kernel notices a node that has vanished**, within 10 s. A connection without a request
 //!    for 10 s is closed by the server; the client makes another one when it needs it.
-//!
-//! 8. **A lease outlives the stream.** A client can make leases of the messages of a take, with its
+//! 8. **A cancelled request does nothing more.** Another thread ends the connection of a request that
+//!    waits. The server then takes and puts nothing more for it. The client comes back over another
+//!    connection of the stream, which the server welcomes when that is certain, and learns how much
+//!    of a put is done, or gives back what a take has taken.
+//! 9. **A lease outlives the stream.** A client can make leases of the messages of a take, with its
 //!    *holder* (a random number) and a number for each, and waits until the server has said so. It
-//!    ends them one by one, over any connection, and renews those in use every few seconds. The server
+//!    ends them in any order, over any connection, and renews those in use every few seconds. The server
 //!    ends a lease that was not renewed for 12 s.
 //!
 //! # What the kernel does
@@ -107,6 +111,7 @@
 //! | [`server`] | accepts connections, keeps the records of streams, puts into the session and takes from it |
 //! | [`client`] | keeps idle connections, sends and receives messages, and goes on after a cut |
 
+mod cancel;
 pub mod client;
 pub mod frame;
 pub mod handshake;

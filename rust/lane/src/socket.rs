@@ -3,11 +3,14 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{connect_unspec, sockopt};
+
+use crate::cancel::{Cancel, Watch};
 
 /// How long to look for the peer's answer before a sleep: what comes soon is seen sooner so.
 const LOOKS: Duration = Duration::from_micros(50);
@@ -26,7 +29,7 @@ const GONE: PollFlags = PollFlags::RDHUP
 
 /// A connection. Reads and writes return at once; [`Self::wait`] waits.
 #[derive(Debug)]
-pub(crate) struct Socket(TcpStream);
+pub(crate) struct Socket(Arc<TcpStream>);
 
 impl Socket {
     /// Takes over a connection, and lets the kernel notice a peer that does not answer within
@@ -43,7 +46,7 @@ impl Socket {
         sockopt::set_tcp_keepcnt(&stream, 3)?;
         let millis = u32::try_from(peer_timeout.as_millis()).unwrap_or(u32::MAX);
         sockopt::set_tcp_user_timeout(&stream, millis)?;
-        Ok(Self(stream))
+        Ok(Self(Arc::new(stream)))
     }
 
     /// Receives what is there; None if nothing is.
@@ -52,7 +55,7 @@ impl Socket {
     ///
     /// The connection ended; `UnexpectedEof` if the peer ended it.
     pub(crate) fn receive(&self, to: &mut [u8]) -> io::Result<Option<usize>> {
-        match attempt(|| (&self.0).read(to))? {
+        match attempt(|| (&*self.0).read(to))? {
             Some(0) if !to.is_empty() => Err(ErrorKind::UnexpectedEof.into()),
             received => Ok(received),
         }
@@ -64,7 +67,7 @@ impl Socket {
     ///
     /// The connection ended.
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        attempt(|| (&self.0).write(bytes))
+        attempt(|| (&*self.0).write(bytes))
     }
 
     /// Waits until the connection is readable or writable, as `wanted` says, or has ended; at most
@@ -155,7 +158,7 @@ impl Socket {
     /// A copy of its descriptor, as a child of a fork has one.
     #[cfg(test)]
     pub(crate) fn copy(&self) -> Self {
-        Self(self.0.try_clone().expect("descriptors"))
+        Self(Arc::new(self.0.try_clone().expect("descriptors")))
     }
 
     /// Ends the connection, also for copies of its descriptor in other processes. Threads that wait
@@ -188,13 +191,15 @@ pub(crate) fn wait(
     }
 }
 
-/// How long to wait for a peer: until a deadline, and as long as the caller says so.
+/// How long to wait for a peer: until a deadline, as long as the caller says so, and no other thread
+/// cancels it.
 pub(crate) struct Patience<'a> {
     /// None waits without limit.
     pub(crate) deadline: Option<Instant>,
     /// Asked about every [`SLICE`].
     go_on: &'a mut dyn FnMut() -> bool,
     asked: Instant,
+    cancel: Option<&'a Cancel>,
 }
 
 impl<'a> Patience<'a> {
@@ -204,6 +209,15 @@ impl<'a> Patience<'a> {
             deadline,
             go_on,
             asked,
+            cancel: None,
+        }
+    }
+
+    /// The same, until another thread cancels it.
+    pub(crate) fn unless(self, cancel: &'a Cancel) -> Self {
+        Self {
+            cancel: Some(cancel),
+            ..self
         }
     }
 
@@ -214,6 +228,7 @@ impl<'a> Patience<'a> {
             deadline: Some(deadline),
             go_on: self.go_on,
             asked: self.asked,
+            cancel: self.cancel,
         }
     }
 
@@ -222,6 +237,17 @@ impl<'a> Patience<'a> {
         self.deadline = self
             .deadline
             .map(|deadline| deadline.max(Instant::now() + limit));
+    }
+
+    /// Lets a cancellation end the waits on a connection, for as long as the result lives.
+    ///
+    /// # Errors
+    ///
+    /// `Interrupted` if it is cancelled.
+    pub(crate) fn watch(&self, socket: &Socket) -> io::Result<Option<Watch<'a>>> {
+        self.cancel
+            .map(|cancel| cancel.watch(&socket.0))
+            .transpose()
     }
 
     /// Maximum time of the next sleep.
@@ -237,6 +263,9 @@ impl<'a> Patience<'a> {
     ///
     /// `TimedOut` after the deadline, `Interrupted` if the caller does not go on.
     pub(crate) fn check(&mut self) -> io::Result<()> {
+        if self.cancel.is_some_and(Cancel::is_cancelled) {
+            return Err(ErrorKind::Interrupted.into());
+        }
         let now = Instant::now();
         // Polls may end a little early.
         if now.duration_since(self.asked) + Duration::from_millis(2) >= SLICE {

@@ -27,7 +27,7 @@ mod session;
 mod wait;
 
 pub(crate) use channel_base::PyChannelBase;
-pub(crate) use lane::{PyLaneClient, PyLaneMessage, PyLaneQueue, PyLaneServer};
+pub(crate) use lane::{PyLaneCancel, PyLaneClient, PyLaneMessage, PyLaneQueue, PyLaneServer};
 pub(crate) use message::PyShmMessage;
 pub(crate) use parcel::PyShmParcel;
 pub(crate) use process::watch;

@@ -27,6 +27,7 @@ pub use self::error::{Error, Failed, Loss};
 use self::pool::Pool;
 use self::puts::Exchange;
 pub use self::takes::{Bytes, Message, Taken};
+pub use crate::cancel::Cancel;
 use crate::frame::{
     LARGEST, LeaseName, MAX_KEY, MAX_PAYLOAD, MAX_REQUESTS, NEVER, Policy, Status, decode_shortage,
 };
@@ -154,13 +155,15 @@ impl Client {
         deadline: Deadline,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), Failed> {
-        self.put_many(target, std::slice::from_ref(parcel), deadline, go_on)
+        let parcels = std::slice::from_ref(parcel);
+        self.put_many(target, parcels, deadline, &Cancel::default(), go_on)
     }
 
     /// Puts messages in their order. When it returns, all of them are in the channel.
     ///
-    /// `go_on` is called about every 100 ms of a wait. If it returns false, the call ends: it drops its
-    /// connection, and asks the server over another one how many of the messages are in the channel.
+    /// `go_on` is called about every 100 ms of a wait. If it returns false, or another thread uses
+    /// `cancel`, the call ends: it drops its connection, and asks the server over another one how many
+    /// of the messages are in the channel.
     ///
     /// # Errors
     ///
@@ -170,6 +173,7 @@ impl Client {
         target: &Target<'_>,
         parcels: &[Parcel<'_>],
         deadline: Deadline,
+        cancel: &Cancel,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), Failed> {
         if let Err(text) = check(target, parcels) {
@@ -188,7 +192,7 @@ impl Client {
             first: 0,
             done: 0,
         };
-        let end = exchange.run(&mut Patience::new(ends.late, go_on));
+        let end = exchange.run(&mut Patience::new(ends.late, go_on).unless(cancel));
         let done = exchange.done;
         end.map_err(|error| Failed { done, error })
     }
@@ -196,7 +200,8 @@ impl Client {
     /// Takes messages, as many as `want` says, waiting for them.
     ///
     /// The server lends them until they are [kept](Taken::keep): before, they go back to the queue
-    /// if this process dies, or the result is dropped. `go_on` is as for [`Self::put_many`].
+    /// if this process dies, or the result is dropped. `go_on` and `cancel` are as for
+    /// [`Self::put_many`]: a take that they end gives back what it may have taken.
     ///
     /// # Errors
     ///
@@ -206,6 +211,7 @@ impl Client {
         target: &Target<'_>,
         want: Want,
         deadline: Deadline,
+        cancel: &Cancel,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Taken<'_>, Error> {
         check(target, &[]).map_err(Error::Invalid)?;
@@ -215,7 +221,7 @@ impl Client {
             target,
             want,
             ends,
-            &mut Patience::new(ends.late, go_on),
+            &mut Patience::new(ends.late, go_on).unless(cancel),
         )
     }
 
@@ -228,22 +234,19 @@ impl Client {
         takes::renew(self, self.new_leases(0)?.holder, numbers, go_on)
     }
 
-    /// Ends a lease: its message is confirmed, or goes back to its queue. Does nothing if it has ended.
+    /// Ends leases, by number: their messages are confirmed, or go back to their queues. Does nothing
+    /// with those that have ended.
     ///
     /// # Errors
     ///
     /// If the server did not answer.
-    pub fn end_lease(
+    pub fn end_leases(
         &self,
-        number: u64,
+        numbers: &[u64],
         goes_back: bool,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), Error> {
-        let name = LeaseName {
-            number,
-            ..self.new_leases(0)?
-        };
-        takes::end_lease(self, name, goes_back, go_on)
+        takes::end_leases(self, self.new_leases(0)?.holder, numbers, goes_back, go_on)
     }
 
     /// To be called in the child of a fork, before it uses the client: closes its copies of the idle

@@ -84,6 +84,8 @@ impl Exchange<'_> {
     /// Sends the parcels that are not done, and reads replies until all of them are.
     fn on(&mut self, connection: &mut Connection, patience: &mut Patience<'_>) -> Result<(), Stop> {
         let client = self.client;
+        let interrupted = |_| Stop::Failed(Error::Interrupted, false);
+        let _watch = patience.watch(&connection.socket).map_err(interrupted)?;
         // Nothing is lost by it: a put waits for its reply.
         connection.end_abruptly(true).map_err(|_| Stop::Cut)?;
         let mut outbox = Outbox::new(self, connection);

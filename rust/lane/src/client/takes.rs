@@ -1,5 +1,7 @@
 //! Takes: the server lends messages, and the client confirms that it has them.
 
+use std::time::Instant;
+
 use rustix::event::PollFlags;
 use shoal_shm::Want;
 use shoal_shm::blocking::Deadline;
@@ -7,7 +9,7 @@ use shoal_shm::blocking::Deadline;
 use super::connection::{Connection, Settlement};
 use super::error::{Error, Loss};
 use super::{Buffer, Client, Ends, Stop, Target};
-use crate::frame::{Item, LeaseName, MAX_RENEWED, Op, Reply, Request, Status};
+use crate::frame::{Item, MAX_LEASES, Op, Reply, Request, Status};
 use crate::socket::Patience;
 
 /// Minimum length of a message that gets a buffer, which may be kept.
@@ -74,7 +76,7 @@ impl Taken<'_> {
     }
 
     /// Makes them leases of this client, numbered from the returned number on. They go back to their
-    /// queue unless the client [renews](Client::renew) its leases, or [ends](Client::end_lease) them.
+    /// queue unless the client [renews](Client::renew) its leases, or [ends](Client::end_leases) them.
     /// Returns None if it came too late, as [`Self::keep`], or was not answered in time.
     ///
     /// # Errors
@@ -85,8 +87,7 @@ impl Taken<'_> {
             return Ok(None);
         };
         let name = self.client.new_leases(self.count)?;
-        let mut question = Question::new(self.client, Request::of_lease(Op::Lease, name));
-        question.request.amount = self.seq;
+        let question = Question::new(self.client, Request::of_lease(self.seq, name));
         let seq = connection.next;
         connection.next += 1;
         let patience = &mut Patience::new(question.ends.late, go_on);
@@ -164,21 +165,24 @@ pub(super) fn renew(
     numbers: &[u64],
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<(), Error> {
-    numbers.chunks(MAX_RENEWED).try_for_each(|numbers| {
-        Question::new(client, Request::of_renewal(holder, numbers)).answer(go_on)
+    numbers.chunks(MAX_LEASES).try_for_each(|numbers| {
+        Question::new(client, Request::of_leases(Op::Renew, holder, numbers)).answer(go_on)
     })
 }
 
-/// Ends a lease: see [`Client::end_lease`].
-pub(super) fn end_lease(
+/// Ends leases: see [`Client::end_leases`].
+pub(super) fn end_leases(
     client: &Client,
-    name: LeaseName,
+    holder: u128,
+    numbers: &[u64],
     goes_back: bool,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<(), Error> {
-    let mut question = Question::new(client, Request::of_lease(Op::Settle, name));
-    question.request.kind = goes_back.into();
-    question.answer(go_on)
+    numbers.chunks(MAX_LEASES).try_for_each(|numbers| {
+        let mut question = Question::new(client, Request::of_leases(Op::Settle, holder, numbers));
+        question.request.kind = goes_back.into();
+        question.answer(go_on)
+    })
 }
 
 /// Reads what follows the header of a reply.
@@ -227,9 +231,27 @@ impl<'a> Question<'a> {
                 Ok(answer) => return Ok((connection, answer)),
                 // The server has forgotten the stream: what it may have taken is in its queue again.
                 Err(Stop::Cut) => (),
+                Err(Stop::Failed(Error::Interrupted, _)) if self.request.op == Op::Take => {
+                    self.withdraw(connection, seq);
+                    return Err(Error::Interrupted);
+                }
                 Err(stop) => self.client.ended(connection, Err(stop))?,
             }
         }
+    }
+
+    /// Gives back what a take that the caller has ended may have taken: the server takes nothing more
+    /// for it once another connection has come for the stream.
+    fn withdraw(&self, mut connection: Box<Connection>, seq: u64) {
+        let mut always = || true;
+        let deadline = Instant::now() + self.client.limits.late;
+        let patience = &mut Patience::new(Some(deadline), &mut always);
+        if self.client.reconnect(&mut connection, patience).is_ok() {
+            let keeps = false;
+            // If it fails, they go back when the server has not heard of this client for a while.
+            let _ = connection.settle(Settlement { seq, keeps });
+        }
+        // Not shut down: what was sent last must arrive. The numbers of the stream have a gap now.
     }
 
     /// Asks until there is an answer. After a cut the server sends the same messages again.
@@ -271,6 +293,8 @@ impl<'a> Question<'a> {
         read: Read<'_, T>,
     ) -> Result<T, Stop> {
         let client = self.client;
+        let interrupted = |_| Stop::Failed(Error::Interrupted, false);
+        let watch = patience.watch(&connection.socket).map_err(interrupted)?;
         let request = Request {
             seq,
             waits: self.ends.waits,
@@ -302,6 +326,8 @@ impl<'a> Question<'a> {
             };
             if reply.seq == seq && reply.status == Status::Done {
                 connection.skip_header();
+                // What comes now is received, and given back.
+                drop(watch);
                 return read(connection, reply, patience);
             }
             match connection.reply() {

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use shoal_shm::{OverweightPolicy, Want};
 
 use super::{
-    ANY, Bytes, Fields, Invalid, LARGEST, MAX_KEY, MAX_PAYLOAD, MAX_RENEWED, MAX_REQUESTS, NEVER,
+    ANY, Bytes, Fields, Invalid, LARGEST, MAX_KEY, MAX_LEASES, MAX_PAYLOAD, MAX_REQUESTS, NEVER,
 };
 
 /// The operation of a request.
@@ -26,7 +26,8 @@ pub enum Op {
     Lease = 5,
     /// Renew leases of a holder. The payload is the holder and their numbers.
     Renew = 6,
-    /// End a lease of a holder: its message is confirmed, or goes back to its queue.
+    /// End leases of a holder: their messages are confirmed, or go back to their queues. The payload is
+    /// as that of a renewal.
     Settle = 7,
 }
 
@@ -47,8 +48,8 @@ impl Op {
             Self::Put => 0..=MAX_PAYLOAD,
             Self::Take if kind == BY_WEIGHT => 0..=LEAST,
             Self::Take | Self::Keep | Self::GiveBack => 0..=0,
-            Self::Lease | Self::Settle => LeaseName::SIZE as u64..=LeaseName::SIZE as u64,
-            Self::Renew => HOLDER as u64..=(HOLDER + 8 * MAX_RENEWED) as u64,
+            Self::Lease => LeaseName::SIZE as u64..=LeaseName::SIZE as u64,
+            Self::Renew | Self::Settle => HOLDER as u64..=(HOLDER + 8 * MAX_LEASES) as u64,
         }
     }
 }
@@ -56,24 +57,24 @@ impl Op {
 /// Length of a holder in bytes.
 const HOLDER: usize = 16;
 
-/// Reads the payload of a renewal: the holder, and the numbers of its leases.
+/// Reads the payload of a request to renew or to end leases: their holder, and their numbers.
 ///
 /// # Errors
 ///
 /// If there are too few bytes.
-pub fn decode_renewal(bytes: &[u8]) -> Result<(u128, impl Iterator<Item = u64>), Invalid> {
-    let holder = Fields::of("renewal", bytes, HOLDER)?.array();
+pub fn decode_leases(bytes: &[u8]) -> Result<(u128, impl Iterator<Item = u64>), Invalid> {
+    let holder = Fields::of("leases", bytes, HOLDER)?.array();
     let (numbers, _) = bytes[HOLDER..].as_chunks();
     let numbers = numbers.iter().map(|number| u64::from_le_bytes(*number));
     Ok((u128::from_le_bytes(holder), numbers))
 }
 
-/// The payload of the requests about one lease, or about the first of several.
+/// The payload of the request that makes leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseName {
     /// The client that has the lease: a random number of its own.
     pub holder: u128,
-    /// The number of the lease among those of its holder; of the first one, if several are made.
+    /// The number of the first of them among the leases of its holder; the others follow.
     pub number: u64,
 }
 
@@ -138,8 +139,8 @@ pub struct Request {
     pub policy: Policy,
     /// Whether to wait for room and for memory.
     pub waits: bool,
-    /// The format of the payload; of a take, whether `amount` is a number or a weight; of the end of a
-    /// lease, whether its message goes back.
+    /// The format of the payload; of a take, whether `amount` is a number or a weight; of the end of
+    /// leases, whether their messages go back.
     pub kind: u8,
     /// The process that puts, as its users know it.
     pub sender: u32,
@@ -192,30 +193,31 @@ impl Request {
         (request, payload)
     }
 
-    /// A request to make or to end leases, and its payload.
-    pub fn of_lease(op: Op, name: LeaseName) -> (Self, Vec<u8>) {
-        let payload = name.encode().to_vec();
-        let (request, _) = Self::of_take(op, 1, Want::Count(0));
+    /// A request to make leases of the messages of a take, and its payload.
+    pub fn of_lease(take: u64, name: LeaseName) -> (Self, Vec<u8>) {
         let request = Self {
-            length: payload.len() as u64,
-            ..request
+            amount: take,
+            ..Self::about_leases(Op::Lease, LeaseName::SIZE)
         };
-        (request, payload)
+        (request, name.encode().to_vec())
     }
 
-    /// A renewal of leases, at most [`MAX_RENEWED`] of them, and its payload.
-    pub fn of_renewal(holder: u128, numbers: &[u64]) -> (Self, Vec<u8>) {
+    /// A request to renew or to end leases, at most [`MAX_LEASES`] of them, and its payload.
+    pub fn of_leases(op: Op, holder: u128, numbers: &[u64]) -> (Self, Vec<u8>) {
         let mut payload = holder.to_le_bytes().to_vec();
         payload.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
-        let (request, _) = Self::of_take(Op::Renew, 1, Want::Count(0));
-        let request = Self {
-            length: payload.len() as u64,
-            ..request
-        };
-        (request, payload)
+        (Self::about_leases(op, payload.len()), payload)
     }
 
-    /// Whether the request that ends a lease gives its message back.
+    fn about_leases(op: Op, length: usize) -> Self {
+        let (request, _) = Self::of_take(op, 1, Want::Count(0));
+        Self {
+            length: length as u64,
+            ..request
+        }
+    }
+
+    /// Whether the request that ends leases gives their messages back.
     pub fn goes_back(&self) -> bool {
         self.kind != 0
     }

@@ -194,28 +194,29 @@ fn a_request_about_leases_names_them() {
         holder: u128::MAX - 1,
         number: 1 << 60,
     };
-    for op in [Op::Lease, Op::Settle] {
-        let (request, payload) = Request::of_lease(op, name);
-        assert_eq!(Request::decode(&request.encode()), Ok(request));
-        assert!(!request.goes_back());
-        assert_eq!(LeaseName::decode(&payload), Ok(name));
-        for length in [0, request.length - 1, request.length + 1] {
-            let wrong = Request { length, ..request };
-            assert!(Request::decode(&wrong.encode()).is_err(), "{wrong:?}");
-        }
+    let (request, payload) = Request::of_lease(9, name);
+    assert_eq!(Request::decode(&request.encode()), Ok(request));
+    assert_eq!(request.amount, 9);
+    assert_eq!(LeaseName::decode(&payload), Ok(name));
+    for length in [0, request.length - 1, request.length + 1] {
+        let wrong = Request { length, ..request };
+        assert!(Request::decode(&wrong.encode()).is_err(), "{wrong:?}");
     }
     assert!(LeaseName::decode(&[0; LeaseName::SIZE - 1]).is_err());
-    let most: Vec<u64> = (0..MAX_RENEWED as u64).collect();
-    for numbers in [&[][..], &[7, 8], &most] {
-        let (request, payload) = Request::of_renewal(name.holder, numbers);
-        assert_eq!(Request::decode(&request.encode()), Ok(request));
-        let (holder, found) = decode_renewal(&payload).expect("one");
-        assert!(holder == name.holder && found.eq(numbers.iter().copied()));
+    let most: Vec<u64> = (0..MAX_LEASES as u64).collect();
+    for op in [Op::Renew, Op::Settle] {
+        for numbers in [&[][..], &[7, 8], &most] {
+            let (request, payload) = Request::of_leases(op, name.holder, numbers);
+            assert_eq!(Request::decode(&request.encode()), Ok(request));
+            assert!(!request.goes_back());
+            let (holder, found) = decode_leases(&payload).expect("one");
+            assert!(holder == name.holder && found.eq(numbers.iter().copied()));
+        }
+        let (request, _) = Request::of_leases(op, name.holder, &most);
+        let length = request.length + 1;
+        assert!(Request::decode(&Request { length, ..request }.encode()).is_err());
     }
-    let (request, _) = Request::of_renewal(name.holder, &most);
-    let length = request.length + 1;
-    assert!(Request::decode(&Request { length, ..request }.encode()).is_err());
-    assert!(decode_renewal(&[0; 15]).is_err());
+    assert!(decode_leases(&[0; 15]).is_err());
 }
 
 #[test]

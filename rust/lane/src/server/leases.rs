@@ -46,8 +46,8 @@ impl Leases {
     }
 
     /// Ends a lease; None if it has ended before.
-    pub(super) fn end(&self, name: LeaseName) -> Option<LentMessage> {
-        let lease = locked(&self.0).remove(&(name.holder, name.number))?;
+    pub(super) fn end(&self, holder: u128, number: u64) -> Option<LentMessage> {
+        let lease = locked(&self.0).remove(&(holder, number))?;
         Some(lease.message)
     }
 

@@ -9,7 +9,7 @@ use shoal_shm::{Descriptor, Keep, Label, Loan, Message, Payload, Taken, Want};
 
 use super::failed_request::Stop;
 use super::puts::{Serving, invalid};
-use crate::frame::{Item, LeaseName, Op, Reply, Request, Status, decode_renewal, encode_shortage};
+use crate::frame::{Item, LeaseName, Op, Reply, Request, Status, decode_leases, encode_shortage};
 use crate::socket::Patience;
 
 /// Number of messages that are taken first, as they may be long.
@@ -113,31 +113,29 @@ impl Serving<'_> {
         }
     }
 
-    /// Makes leases of what is lent, renews leases, or ends one.
+    /// Makes leases of what is lent, renews leases, or ends them.
     pub(super) fn change_leases(&mut self, request: &Request, payload: &[u8]) -> Result<(), Stop> {
         let (leases, kept) = (&self.shared.leases, self.shared.limits.lease);
+        if request.op == Op::Lease {
+            let name = LeaseName::decode(payload).map_err(invalid)?;
+            let lent = self.record.lent.take_if(|lent| lent.seq == request.amount);
+            let lent = lent.ok_or_else(|| {
+                let text = format!("take {}: nothing is lent", request.amount);
+                Stop::text(Status::Invalid, text)
+            })?;
+            leases.add(name, lent.messages.into_iter(), kept);
+            return Ok(());
+        }
+        let (holder, numbers) = decode_leases(payload).map_err(invalid)?;
         if request.op == Op::Renew {
-            let (holder, numbers) = decode_renewal(payload).map_err(invalid)?;
             leases.renew(holder, numbers, kept);
             return Ok(());
         }
-        let name = LeaseName::decode(payload).map_err(invalid)?;
-        match request.op {
-            Op::Lease => {
-                let lent = self.record.lent.take_if(|lent| lent.seq == request.amount);
-                let lent = lent.ok_or_else(|| {
-                    let text = format!("take {}: nothing is lent", request.amount);
-                    Stop::text(Status::Invalid, text)
-                })?;
-                leases.add(name, lent.messages.into_iter(), kept);
-            }
-            _ => {
-                if let Some(message) = leases.end(name)
-                    && !request.goes_back()
-                {
-                    message.confirm();
-                }
-            }
+        let messages = numbers.filter_map(|number| leases.end(holder, number));
+        if request.goes_back() {
+            messages.for_each(drop);
+        } else {
+            messages.for_each(LentMessage::confirm);
         }
         Ok(())
     }

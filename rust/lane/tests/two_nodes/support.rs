@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shoal_lane::client::{self, Bytes, Client, Error, Failed, Parcel, Taken, Target};
+use shoal_lane::client::{self, Bytes, Cancel, Client, Error, Failed, Parcel, Taken, Target};
 use shoal_lane::handshake::Key;
 use shoal_lane::server::{self, Server};
 use shoal_shm::blocking::{Deadline, Until};
@@ -22,6 +22,11 @@ pub(crate) const LATER: Deadline = Deadline::After(PATIENT);
 
 pub(crate) fn key() -> Key {
     Key::new([7; 32])
+}
+
+/// Whether all messages that were taken are confirmed, or in a queue again, and none is left.
+pub(crate) fn is_all_settled(node: &Node) -> bool {
+    node.session.usage().descriptors == 0
 }
 
 /// Waits until something holds.
@@ -151,7 +156,7 @@ pub(crate) fn put_many(
             ..Parcel::default()
         })
         .collect();
-    client.put_many(target, &parcels, deadline, &mut || true)
+    client.put_many(target, &parcels, deadline, &Cancel::default(), &mut || true)
 }
 
 /// Takes messages as a process of another node.
@@ -160,7 +165,13 @@ pub(crate) fn take_from(
     count: u32,
     deadline: Deadline,
 ) -> Result<Taken<'_>, Error> {
-    client.take(&target(b"q"), Want::Count(count), deadline, &mut || true)
+    client.take(
+        &target(b"q"),
+        Want::Count(count),
+        deadline,
+        &Cancel::default(),
+        &mut || true,
+    )
 }
 
 /// The bytes of the messages that were taken.

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use shoal_lane::client::{Client, Error, Limits, Loss, Parcel, Target};
+use shoal_lane::client::{Cancel, Client, Error, Limits, Loss, Parcel, Target};
 use shoal_lane::server;
 use shoal_shm::blocking::Deadline;
 use shoal_shm::session::{MemoryPolicy, SessionQueue, Shortage};
@@ -31,10 +31,6 @@ fn forgetful() -> Node {
         ..patient()
     };
     Node::with(limits, 1 << 20, MemoryPolicy::Block)
-}
-
-fn is_all_settled(node: &Node) -> bool {
-    node.session.usage().descriptors == 0
 }
 
 // What arrives.
@@ -81,7 +77,13 @@ fn a_batch_is_taken_by_its_weight() {
             least,
             overweight: OverweightPolicy::Take,
         };
-        client.take(&target(b"q"), want, Deadline::Now, &mut || true)
+        client.take(
+            &target(b"q"),
+            want,
+            Deadline::Now,
+            &Cancel::default(),
+            &mut || true,
+        )
     };
     let taken = take(3, None).expect("they are there");
     assert_eq!(numbers_of(&taken), [0, 1, 2]);
@@ -147,7 +149,13 @@ fn a_queue_with_another_bound_is_named() {
         ..target(b"q")
     };
     let client = relay.client();
-    let taken = client.take(&other, Want::Count(1), LATER, &mut || true);
+    let taken = client.take(
+        &other,
+        Want::Count(1),
+        LATER,
+        &Cancel::default(),
+        &mut || true,
+    );
     let error = taken.expect_err("it has none");
     assert!(
         matches!(&error, Error::Invalid(text) if text.contains("maxsize=0")),
@@ -161,7 +169,13 @@ fn the_hook_is_called_in_a_wait_and_ends_it_and_takes_nothing() {
     let client = relay.client();
     let called = AtomicU32::new(0);
     let mut hook = || called.fetch_add(1, Ordering::SeqCst) < 2;
-    let taken = client.take(&target(b"q"), Want::Count(1), LATER, &mut hook);
+    let taken = client.take(
+        &target(b"q"),
+        Want::Count(1),
+        LATER,
+        &Cancel::default(),
+        &mut hook,
+    );
     assert!(matches!(
         taken.expect_err("the hook ends it"),
         Error::Interrupted
@@ -362,7 +376,7 @@ fn leases_are_kept_and_ended_over_cuts() {
         client.renew(&[lease], &mut go_on).expect("it answers");
         if number % 2 == 0 {
             client
-                .end_lease(lease, false, &mut go_on)
+                .end_leases(&[lease], false, &mut go_on)
                 .expect("it answers");
         }
     }
@@ -371,7 +385,7 @@ fn leases_are_kept_and_ended_over_cuts() {
     for lease in 0..200 {
         // Those of even numbers have ended.
         client
-            .end_lease(lease, true, &mut go_on)
+            .end_leases(&[lease], true, &mut go_on)
             .expect("it answers");
     }
     let back: Vec<u32> = take_and_keep(&client, 200)
@@ -416,7 +430,7 @@ fn leases_of_a_client_that_is_not_heard_of_go_back() {
     eventually("it is back", || queue.len() == 1);
     let lease = lease.expect("it was in time");
     client
-        .end_lease(lease, false, &mut || true)
+        .end_leases(&[lease], false, &mut || true)
         .expect("it answers");
     assert_eq!(queue.len(), 1);
 }

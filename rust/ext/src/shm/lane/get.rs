@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use shoal_codec::{decode_block, decode_inline};
-use shoal_lane::client::{Bytes, Error, Message};
+use shoal_lane::client::{Bytes, Cancel, Error, Message};
 use shoal_lane::frame::Item;
 use shoal_shm::{Descriptor, Keep, Want};
 
@@ -31,6 +31,7 @@ impl PyLaneQueue {
         operation: &'static str,
         limit: Limit<'_, 'py>,
         lease: &Arg<'py>,
+        cancel: &Cancel,
     ) -> PyResult<Bound<'py, PyAny>> {
         let mut get = Get {
             operation,
@@ -38,7 +39,7 @@ impl PyLaneQueue {
             keep: keep(lease)?,
             limit,
         };
-        let mut objects = self.get_objects(py, &mut get)?;
+        let mut objects = self.get_objects(py, &mut get, cancel)?;
         objects.pop().ok_or_else(nothing_taken)
     }
 
@@ -47,6 +48,7 @@ impl PyLaneQueue {
         &self,
         py: Python<'py>,
         get: &mut Get<'_, '_>,
+        cancel: &Cancel,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         if let Some(DeferredItem::Error(error)) = self.deferred.take() {
             return Err(error);
@@ -55,7 +57,7 @@ impl PyLaneQueue {
         let leases = get.keep == Keep::Lease;
         let (rebuilt, first) = loop {
             let taken = get.limit.wait_detached(py, |deadline, go_on| {
-                client.take(&target, want, deadline, go_on)
+                client.take(&target, want, deadline, cancel, go_on)
             })?;
             let mut taken = taken.map_err(|error| self.get_failed(py, get, error))?;
             let rebuilt = match self.rebuild(py, take(&mut taken.messages)) {
@@ -65,6 +67,10 @@ impl PyLaneQueue {
                     return Err(interruption);
                 }
             };
+            if cancel.is_cancelled() {
+                py.detach(|| taken.give_back());
+                return Err(self.get_failed(py, get, Error::Interrupted));
+            }
             let kept = get.limit.wait_detached(py, |_, go_on| {
                 if leases {
                     taken.lease(go_on)
@@ -91,9 +97,9 @@ impl PyLaneQueue {
                     if leases {
                         // No other consumer should get a message that cannot be rebuilt. If the
                         // server is lost, another one does, and finds the same.
-                        let _ = get
-                            .limit
-                            .wait_detached(py, |_, go_on| client.end_lease(number, false, go_on))?;
+                        let _ = get.limit.wait_detached(py, |_, go_on| {
+                            client.end_leases(&[number], false, go_on)
+                        })?;
                     }
                     errors.push(error);
                 }

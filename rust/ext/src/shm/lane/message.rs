@@ -71,7 +71,7 @@ impl PyLaneMessage {
         let client = &self.client.get().client;
         let goes_back = how == End::GivenBack;
         let ended: Result<(), Error> = Limit::now().wait_detached(py, |_, go_on| {
-            client.end_lease(self.number, goes_back, go_on)
+            client.end_leases(&[self.number], goes_back, go_on)
         })?;
         ended.map_err(|error| raised(py, operation, "the message", error))?;
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(how);

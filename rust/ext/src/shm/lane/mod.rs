@@ -15,7 +15,7 @@ use pyo3::types::PyBytes;
 use shoal_lane::handshake::Key;
 
 pub(crate) use self::message::PyLaneMessage;
-pub(crate) use self::queue::{PyLaneClient, PyLaneQueue};
+pub(crate) use self::queue::{PyLaneCancel, PyLaneClient, PyLaneQueue};
 pub(crate) use self::server::PyLaneServer;
 use super::arguments::{wrong_type, wrong_value};
 use super::errors::bad_value;

@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 
 use pyo3::exceptions::{PyConnectionRefusedError, PyConnectionResetError};
+use pyo3::import_exception;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use shoal_codec::{Encoded, encode_into};
-use shoal_lane::client::{Client, Error, Failed, Limits, Parcel, Target};
+use shoal_lane::client::{Cancel, Client, Error, Failed, Limits, Parcel, Target};
 use shoal_lane::frame::Policy;
 use shoal_shm::session::Shortage;
 
@@ -21,6 +22,8 @@ use super::super::wait::Limit;
 use super::{ip, secret};
 use crate::convert::Arg;
 use crate::errors::shoal_error;
+
+import_exception!(concurrent.futures, CancelledError);
 
 /// Maximum number of messages of one exchange: the objects of more are encoded later.
 const TOGETHER: usize = 1024;
@@ -58,6 +61,40 @@ impl PyLaneClient {
             Limit::now().wait_detached(py, |_, go_on| self.client.renew(&numbers, go_on))?;
         renewed.map_err(|error| raised(py, "renew", "the leases", error))
     }
+
+    /// End leases, by the numbers of their messages.
+    fn end(&self, py: Python<'_>, numbers: Vec<u64>, acknowledged: bool) -> PyResult<()> {
+        let ended = Limit::now().wait_detached(py, |_, go_on| {
+            self.client.end_leases(&numbers, !acknowledged, go_on)
+        })?;
+        ended.map_err(|error| raised(py, "end", "the leases", error))
+    }
+}
+
+/// Ends a put or a get of a `LaneQueue` from another thread.
+#[pyclass(frozen, name = "LaneCancel", module = "shoal._backend")]
+#[derive(Default)]
+pub(crate) struct PyLaneCancel {
+    pub(super) cancel: Cancel,
+}
+
+#[pymethods]
+impl PyLaneCancel {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    /// End the calls that have this object, at once.
+    fn cancel(&self) {
+        self.cancel.cancel();
+    }
+
+    /// Whether `cancel` was called.
+    #[getter]
+    fn cancelled(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
 }
 
 /// A queue of a session of another node.
@@ -77,16 +114,18 @@ pub(crate) struct PyLaneQueue {
 struct Put<'a, 'py> {
     operation: &'static str,
     limit: Limit<'a, 'py>,
+    cancel: &'a Cancel,
     done: usize,
     /// Whether no more than `done` messages are put, if the call was interrupted.
     outcome_is_known: bool,
 }
 
 impl<'a, 'py> Put<'a, 'py> {
-    fn new(operation: &'static str, limit: Limit<'a, 'py>) -> Self {
+    fn new(operation: &'static str, limit: Limit<'a, 'py>, cancel: &'a Cancel) -> Self {
         Self {
             operation,
             limit,
+            cancel,
             done: 0,
             outcome_is_known: true,
         }
@@ -157,9 +196,10 @@ impl PyLaneQueue {
             });
         }
         let client = &self.client.get().client;
+        let cancel = put.cancel;
         let mut interrupted = None;
         let end = put.limit.wait_detached(py, |deadline, go_on| {
-            let end = client.put_many(&target, &parcels, deadline, go_on);
+            let end = client.put_many(&target, &parcels, deadline, cancel, go_on);
             interrupted = Some(end.as_ref().map_or_else(
                 |failed| failed.error.is_outcome_known().then_some(failed.done),
                 |()| Some(parcels.len()),
@@ -279,7 +319,16 @@ pub(super) fn raised(py: Python<'_>, operation: &str, subject: &str, error: Erro
         Error::Refused { .. } | Error::Unreachable { .. } => {
             PyConnectionRefusedError::new_err(error.to_string())
         }
+        Error::Interrupted => CancelledError::new_err(format!("{operation}: {subject}: cancelled")),
         other => PyConnectionResetError::new_err(other.to_string()),
+    }
+}
+
+/// Gives the argument `cancel` to a call; without one, a cancellation that nobody uses.
+fn with_cancel<T>(given: Option<&Bound<'_, PyLaneCancel>>, call: impl FnOnce(&Cancel) -> T) -> T {
+    match given {
+        Some(given) => call(&given.get().cancel),
+        None => call(&Cancel::default()),
     }
 }
 
@@ -327,8 +376,8 @@ impl PyLaneQueue {
 
     /// Append an object, waiting for room.
     #[pyo3(
-        signature = (obj, weight = Arg::Default, timeout = None, *, waiting = None),
-        text_signature = "($self, obj, weight=0, timeout=None, *, waiting=None)"
+        signature = (obj, weight = Arg::Default, timeout = None, *, waiting = None, cancel = None),
+        text_signature = "($self, obj, weight=0, timeout=None, *, waiting=None, cancel=None)"
     )]
     fn put<'py>(
         &self,
@@ -336,9 +385,12 @@ impl PyLaneQueue {
         weight: Arg<'py>,
         timeout: Option<&Bound<'py, PyAny>>,
         waiting: Option<&Bound<'py, PyAny>>,
+        cancel: Option<&Bound<'py, PyLaneCancel>>,
     ) -> PyResult<()> {
         let limit = Limit::new(timeout, waiting)?;
-        self.put_one(obj, &weight, Put::new("put", limit))
+        with_cancel(cancel, |cancel| {
+            self.put_one(obj, &weight, Put::new("put", limit, cancel))
+        })
     }
 
     /// Append an object if there is room now.
@@ -347,7 +399,9 @@ impl PyLaneQueue {
         text_signature = "($self, obj, weight=0)"
     )]
     fn put_nowait(&self, obj: &Bound<'_, PyAny>, weight: Arg<'_>) -> PyResult<()> {
-        self.put_one(obj, &weight, Put::new("put_nowait", Limit::now()))
+        with_cancel(None, |cancel| {
+            self.put_one(obj, &weight, Put::new("put_nowait", Limit::now(), cancel))
+        })
     }
 
     /// Append objects in their order, waiting for room.
@@ -359,15 +413,18 @@ impl PyLaneQueue {
         timeout: Option<&Bound<'py, PyAny>>,
         waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
-        let mut put = Put::new("put_many", Limit::new(timeout, waiting)?);
-        let end = self.put_all(&mut put, objs, weights);
-        put.noted(objs.py(), end)
+        let limit = Limit::new(timeout, waiting)?;
+        with_cancel(None, |cancel| {
+            let mut put = Put::new("put_many", limit, cancel);
+            let end = self.put_all(&mut put, objs, weights);
+            put.noted(objs.py(), end)
+        })
     }
 
     /// Take the first object, waiting for one.
     #[pyo3(
-        signature = (timeout = None, lease = Arg::Default, *, waiting = None),
-        text_signature = "($self, timeout=None, lease=False, *, waiting=None)"
+        signature = (timeout = None, lease = Arg::Default, *, waiting = None, cancel = None),
+        text_signature = "($self, timeout=None, lease=False, *, waiting=None, cancel=None)"
     )]
     fn get<'py>(
         &self,
@@ -375,20 +432,26 @@ impl PyLaneQueue {
         timeout: Option<&Bound<'py, PyAny>>,
         lease: Arg<'py>,
         waiting: Option<&Bound<'py, PyAny>>,
+        cancel: Option<&Bound<'py, PyLaneCancel>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.get_one(py, "get", Limit::new(timeout, waiting)?, &lease)
+        let limit = Limit::new(timeout, waiting)?;
+        with_cancel(cancel, |cancel| {
+            self.get_one(py, "get", limit, &lease, cancel)
+        })
     }
 
     /// Take the first object if there is one now.
     #[pyo3(signature = (lease = Arg::Default), text_signature = "($self, lease=False)")]
     fn get_nowait<'py>(&self, py: Python<'py>, lease: Arg<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.get_one(py, "get_nowait", Limit::now(), &lease)
+        with_cancel(None, |cancel| {
+            self.get_one(py, "get_nowait", Limit::now(), &lease, cancel)
+        })
     }
 
     /// Take up to `n` objects, at least one, waiting for the first only.
     #[pyo3(
-        signature = (n, timeout = None, lease = Arg::Default, *, waiting = None),
-        text_signature = "($self, n, timeout=None, lease=False, *, waiting=None)"
+        signature = (n, timeout = None, lease = Arg::Default, *, waiting = None, cancel = None),
+        text_signature = "($self, n, timeout=None, lease=False, *, waiting=None, cancel=None)"
     )]
     fn get_many<'py>(
         &self,
@@ -396,6 +459,7 @@ impl PyLaneQueue {
         timeout: Option<&Bound<'py, PyAny>>,
         lease: Arg<'py>,
         waiting: Option<&Bound<'py, PyAny>>,
+        cancel: Option<&Bound<'py, PyLaneCancel>>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let mut get = Get {
             operation: "get_many",
@@ -403,13 +467,15 @@ impl PyLaneQueue {
             limit: Limit::new(timeout, waiting)?,
             keep: keep(&lease)?,
         };
-        self.get_objects(n.py(), &mut get)
+        with_cancel(cancel, |cancel| self.get_objects(n.py(), &mut get, cancel))
     }
 
     /// Take objects from the front until their weights add up to `weight`, in one step.
     #[pyo3(
-        signature = (weight, timeout = None, least = None, lease = Arg::Default, *, waiting = None),
-        text_signature = "($self, weight, timeout=None, least=None, lease=False, *, waiting=None)"
+        signature = (
+            weight, timeout = None, least = None, lease = Arg::Default, *, waiting = None, cancel = None
+        ),
+        text_signature = "($self, weight, timeout=None, least=None, lease=False, *, waiting=None, cancel=None)"
     )]
     fn get_batch<'py>(
         &self,
@@ -418,6 +484,7 @@ impl PyLaneQueue {
         least: Option<&Bound<'py, PyAny>>,
         lease: Arg<'py>,
         waiting: Option<&Bound<'py, PyAny>>,
+        cancel: Option<&Bound<'py, PyLaneCancel>>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let mut get = Get {
             operation: "get_batch",
@@ -425,6 +492,8 @@ impl PyLaneQueue {
             limit: Limit::new(timeout, waiting)?,
             keep: keep(&lease)?,
         };
-        self.get_objects(weight.py(), &mut get)
+        with_cancel(cancel, |cancel| {
+            self.get_objects(weight.py(), &mut get, cancel)
+        })
     }
 }

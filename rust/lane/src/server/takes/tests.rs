@@ -285,14 +285,22 @@ fn a_closed_queue_gives_what_it_has_and_then_says_so() {
 
 const HOLDER: u128 = 5;
 
-fn lease_frame(op: Op, seq: u64, number: u64, goes_back: bool) -> Vec<u8> {
-    let holder = HOLDER;
-    let (request, payload) = Request::of_lease(op, LeaseName { holder, number });
+/// A request to make leases of the messages of the take before, numbered from `first` on.
+fn lease_frame(seq: u64, first: u64) -> Vec<u8> {
+    let name = LeaseName {
+        holder: HOLDER,
+        number: first,
+    };
+    let (request, payload) = Request::of_lease(seq - 1, name);
+    let request = Request { seq, ..request };
+    [request.encode().as_slice(), payload.as_slice()].concat()
+}
+
+fn end_frame(seq: u64, numbers: &[u64], goes_back: bool) -> Vec<u8> {
+    let (request, payload) = Request::of_leases(Op::Settle, HOLDER, numbers);
     let request = Request {
         seq,
         kind: goes_back.into(),
-        // Of the take before.
-        amount: if op == Op::Lease { seq - 1 } else { 0 },
         ..request
     };
     [request.encode().as_slice(), payload.as_slice()].concat()
@@ -304,7 +312,7 @@ fn lease_two(raw: &Raw, queue: &SessionQueue) {
     put(queue, 2, 0);
     raw.send(&take(1, 2));
     assert_eq!(numbers(raw), (1, vec![1, 2]));
-    raw.send(&lease_frame(Op::Lease, 2, 10, false));
+    raw.send(&lease_frame(2, 10));
     assert_eq!(raw.reply(), (Status::Done, 2));
 }
 
@@ -324,15 +332,15 @@ fn leases_outlive_their_connection_and_are_ended_one_by_one() {
     let usage = node.server.usage();
     assert_eq!((usage.lent, usage.leases), (2, 2));
     let (raw, _) = node.connect(false);
-    raw.send(&lease_frame(Op::Settle, 1, 10, false));
+    raw.send(&end_frame(1, &[10], false));
     assert_eq!(raw.reply(), (Status::Done, 1));
     assert_eq!((in_use(&node), queue.len()), (1, 0));
     // One lease has ended already, the other was never made.
     for (seq, number) in [(2, 10), (3, 12)] {
-        raw.send(&lease_frame(Op::Settle, seq, number, false));
+        raw.send(&end_frame(seq, &[number], false));
         assert_eq!(raw.reply(), (Status::Done, seq));
     }
-    raw.send(&lease_frame(Op::Settle, 4, 11, true));
+    raw.send(&end_frame(4, &[11], true));
     assert_eq!(raw.reply(), (Status::Done, 4));
     raw.send(&take(5, 1));
     let (_, found) = items(&raw);
@@ -372,7 +380,7 @@ fn a_renewal_keeps_the_leases_that_it_names_for_longer() {
     lease_two(&raw, &queue);
     let ends = || [10, 11, 12].map(|number| node.server.shared.leases.ends(HOLDER, number));
     let before = ends();
-    let (request, payload) = Request::of_renewal(HOLDER, &[11, 12]);
+    let (request, payload) = Request::of_leases(Op::Renew, HOLDER, &[11, 12]);
     let request = Request { seq: 3, ..request };
     raw.send(&[request.encode().as_slice(), payload.as_slice()].concat());
     assert_eq!(raw.reply(), (Status::Done, 3));
@@ -400,7 +408,7 @@ fn messages_that_are_not_lent_cannot_become_leases() {
     raw.send(&take(1, 1));
     assert_eq!(numbers(&raw), (1, vec![1]));
     raw.send(&settle(Op::GiveBack, 1));
-    raw.send(&lease_frame(Op::Lease, 2, 10, false));
+    raw.send(&lease_frame(2, 10));
     assert_eq!(raw.reply(), (Status::Invalid, 2));
     assert_eq!((queue.len(), node.server.usage().leases), (1, 0));
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use shoal_lane::client::{Client, Error, Limits, Loss, Parcel};
+use shoal_lane::client::{Cancel, Client, Error, Limits, Loss, Parcel};
 use shoal_lane::server;
 use shoal_shm::blocking::Deadline;
 use shoal_shm::session::MemoryPolicy;
@@ -245,7 +245,13 @@ fn a_caller_that_ends_the_wait_hears_how_many_are_in_the_channel() {
             })
             .collect();
         let mut stop = || queue.len() < 3;
-        let failed = client.put_many(&target(b"q"), &parcels, LATER, &mut stop);
+        let failed = client.put_many(
+            &target(b"q"),
+            &parcels,
+            LATER,
+            &Cancel::default(),
+            &mut stop,
+        );
         let failed = failed.expect_err("two have no room");
         assert!(matches!(failed.error, Error::Interrupted), "{failed}");
         assert_eq!(failed.done, 3);
