@@ -33,13 +33,6 @@ def actors(channel, monkeypatch):
 
 
 @pytest.fixture
-def core_with_lanes(backend):
-    """Skip the test on a core without lanes."""
-    if not hasattr(backend, "LaneServer"):
-        pytest.skip("the pure core has no lane")
-
-
-@pytest.fixture
 def by_calls(monkeypatch):
     """Reach channels of other nodes by calls to their actors alone."""
     monkeypatch.setenv("SHOAL_TRANSPORT", "ray")

@@ -22,8 +22,6 @@ from shoal.queues.protocol import ONE
 from support.channel_actor import DEADLINE_S, held_up
 from support.processes import until
 
-pytestmark = pytest.mark.usefixtures("core_with_lanes")
-
 KEY = bytes(range(32))
 
 

@@ -26,8 +26,6 @@ from shoal.shm.keys import canonical
 from support.channel_actor import DEADLINE_S
 from support.processes import in_a_child, until
 
-pytestmark = pytest.mark.usefixtures("core_with_lanes")
-
 KEY = bytes(range(32))
 
 

@@ -6,6 +6,7 @@
 # Each of these modules names in `__all__` what it adds to the core.
 from shoal._pure.address import *
 from shoal._pure.grammar import *
+from shoal._pure.lane import *
 from shoal._pure.placement import *
 from shoal._pure.placements import *
 from shoal._pure.ranks import *

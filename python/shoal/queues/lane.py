@@ -63,13 +63,13 @@ class LaneAddress(NamedTuple):
 
 
 def listen(session: Session, ip: str) -> "tuple[LaneServer, LaneAddress] | None":
-    """Let processes of other nodes use a session; return None if its core has no lanes.
+    """Let processes of other nodes use a session; return None if this process uses no lanes.
 
     Args:
         session: The session.
         ip: An IP address of this node.
     """
-    if not _has_lanes() or not isinstance(session, _backend.load("rust").ShmSession):
+    if not _has_lanes():
         return None
     key = os.urandom(_KEY_BYTES)
     server = _backend.LaneServer(session, ip, key)
@@ -79,11 +79,10 @@ def listen(session: Session, ip: str) -> "tuple[LaneServer, LaneAddress] | None"
 def _has_lanes() -> bool:
     """Whether this process uses lanes.
 
-    It does with the core in Rust, unless `SHOAL_TRANSPORT` is `ray`, or Ray encrypts, which a lane
-    does not.
+    It does unless `SHOAL_TRANSPORT` is `ray`, or Ray encrypts, which a lane does not.
     """
     encrypted = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
-    return _backend.NAME == "rust" and not encrypted and env_var("TRANSPORT")[0] != "ray"
+    return not encrypted and env_var("TRANSPORT")[0] != "ray"
 
 
 class _Server:

@@ -56,6 +56,12 @@ class Call:
         op: The name of the operation, for messages.
         timeout: Seconds; None or `math.inf` for no limit.
         waiting: Called every now and then while the call waits; an error of it ends the call.
+
+    Attributes:
+        op: Same as the argument.
+        seconds: The time limit.
+        waiting: Same as the argument.
+        around: Makes each attempt of the operation, if it is not None; an error of it ends the call.
     """
 
     def __init__(self, op: str, timeout: Any, waiting: Waiting = None) -> None:
@@ -70,6 +76,7 @@ class Call:
         self.op = op
         self.seconds = float(timeout)
         self.waiting = waiting
+        self.around: Callable[[Callable[[], Any]], Any] | None = None
         self._end = time.monotonic() + self.seconds
 
     @property

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Self
 
 from shoal._pure.shm.checks import Call, Waiting, flag, weights_for, whole
 from shoal._pure.shm.files import remove_files
-from shoal._pure.shm.lease import leased
+from shoal._pure.shm.lease import ShmMessage, leased
 from shoal._pure.shm.parcel import ShmParcel, payload_of
 from shoal._pure.shm.payload import encode
 from shoal._pure.shm.putting import Message, put, wait_for_room
@@ -25,7 +25,7 @@ from shoal.errors import (
     ShoalValueError,
 )
 
-__all__ = ["ShmQueue"]
+__all__ = ["ShmQueue", "checked_queue_key", "nothing_taken", "put_parcel", "take_messages"]
 
 _LONGEST_KEY: Final = 65_535
 _LARGEST_MAXSIZE: Final = 2**20
@@ -54,10 +54,7 @@ class ShmQueue:
         """Open a queue, creating it if it does not exist."""
         if not isinstance(session, ShmSession):
             raise ShoalTypeError(f"session={session!r}: expected a session")
-        if not isinstance(key, bytes):
-            raise ShoalTypeError(f"key={key!r}: expected bytes")
-        if not 1 <= len(key) <= _LONGEST_KEY:
-            raise ShoalValueError(f"key: expected 1 to {_LONGEST_KEY} bytes, got {len(key)}")
+        checked_queue_key(key)
         if maxsize is not None:
             whole(maxsize, "maxsize", 0, _LARGEST_MAXSIZE)
         if max_bytes is not None:
@@ -277,7 +274,27 @@ class ShmQueue:
         # Signals arrive at calls; there is no call between here and the caller.
         if result:
             return result
-        raise _nothing(row.name, call, refusal)
+        raise nothing_taken(row.name, call, refusal)
+
+
+def put_parcel(queue: ShmQueue, call: Call, parcel: ShmParcel, weight: int) -> None:
+    """Put a parcel, with a call that its caller has made."""
+    row = queue._entered(call.op)  # noqa: SLF001  (a friend of the class)
+    put(row, call, _message(row, parcel, weight))
+
+
+def take_messages(queue: ShmQueue, call: Call, choice: Choice) -> list[ShmMessage]:
+    """Take messages on lease, with a call that its caller has made."""
+    return queue._take(call, choice, lease=True)  # noqa: SLF001  (a friend of the class)
+
+
+def checked_queue_key(key: Any) -> bytes:
+    """Check that an argument is the key of a queue; return it."""
+    if not isinstance(key, bytes):
+        raise ShoalTypeError(f"key={key!r}: expected bytes")
+    if not 1 <= len(key) <= _LONGEST_KEY:
+        raise ShoalValueError(f"key: expected 1 to {_LONGEST_KEY} bytes, got {len(key)}")
+    return key
 
 
 def _message(row: QueueRow, obj: Any, weight: int) -> Message:
@@ -289,7 +306,7 @@ def _message(row: QueueRow, obj: Any, weight: int) -> Message:
     return Message(encode(obj), weight)
 
 
-def _nothing(name: str, call: Call, refusal: Refusal) -> ShoalError:
+def nothing_taken(name: str, call: Call, refusal: Refusal) -> ShoalError:
     """Return the error of a get that found nothing in time."""
     if call.op == "get_nowait":
         return refusal.of(ChannelEmpty(f"{call.op}: {name} is empty"))

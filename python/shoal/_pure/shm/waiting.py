@@ -33,7 +33,7 @@ def wait(
         if version != seen:
             seen = version
             try:
-                refusal = attempt()
+                refusal = attempt() if call.around is None else call.around(attempt)
             except LockedError:
                 refusal, seen = Refusal("locked"), None  # a rollback is not a change
         if refusal is None or call.over:

@@ -1,0 +1,437 @@
+"""`LaneClient`: the connections of this process to one server, and its requests."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from shoal._pure.lane.connection import (
+    Connection,
+    ForgottenError,
+    Place,
+    Standing,
+    UnreachableError,
+)
+from shoal._pure.lane.frames import (
+    ITEM,
+    LEASE,
+    MOST_LEASES,
+    NEVER,
+    InvalidError,
+    Item,
+    Op,
+    Reply,
+    Request,
+    Status,
+    packed_leases,
+)
+from shoal._pure.lane.handshake import HandshakeError
+from shoal._pure.lane.server import checked_ip, checked_key
+from shoal._pure.lane.wire import CutError, LateError, Patience
+from shoal._pure.shm.checks import Call, whole
+
+__all__ = ["FailedError", "LaneCancel", "LaneClient", "Question", "TakenMessages"]
+
+_RECONNECT_S: Final = 30.0
+"""Seconds to try to connect, and to wait for the reply to a request that does not wait."""
+_LATE_S: Final = 2.0
+"""Seconds after its deadline that a request waits for its reply."""
+_IDLE_S: Final = 10.0
+"""Seconds that a connection is kept without use."""
+_MANY: Final = 16
+"""Maximum number of idle connections."""
+
+
+class FailedError(Exception):
+    """A request was not carried out.
+
+    Args:
+        status: What the server says.
+        body: Why.
+    """
+
+    def __init__(self, status: Status, body: bytes) -> None:
+        super().__init__()
+        self.status = status
+        self.body = body
+
+
+class LaneCancel:
+    """Ends a put or a get of a `LaneQueue` from another thread; see `_rust.pyi`."""
+
+    __module__ = "shoal._backend"
+
+    def __init__(self) -> None:
+        self._cancelled = False
+        self._connection: Connection | None = None
+        self._pid = os.getpid()
+
+    def cancel(self) -> None:
+        """End the calls that have this object, at once."""
+        if self._pid != os.getpid():
+            return
+        self._cancelled = True
+        connection = self._connection
+        if connection is not None:
+            connection.wire.shut()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancelled
+
+    def watch(self, connection: Connection | None) -> None:
+        """Let `cancel` end a connection, until this is called with None.
+
+        Raises:
+            CancelledError: It was cancelled.
+        """
+        self._connection = connection
+        if connection is not None and self._cancelled:  # looked at last: `cancel` sets it first
+            self._connection = None
+            raise CancelledError
+
+
+@dataclass
+class Question:
+    """A request that is asked again after a cut, until it is answered.
+
+    Attributes:
+        request: Its header, without its number, deadline and lengths.
+        key: The key of the queue.
+        payload: The payload, as buffers.
+        call: The call that makes it; its `waiting` is called while it waits.
+        waits: Whether the server waits, until the call is over.
+        cancel: Ends it from another thread.
+    """
+
+    request: Request
+    key: bytes = b""
+    payload: list[Any] = field(default_factory=list)
+    call: Call = field(default_factory=lambda: Call("", 0))
+    waits: bool = False
+    cancel: LaneCancel | None = None
+
+    def patience(self) -> Patience:
+        """Return how long to wait for the answer."""
+        now = time.monotonic()
+        until = now + (self.call.remaining + _LATE_S if self.waits else _RECONNECT_S)
+        return Patience(until, self.call.waiting, self.cancel)
+
+    def frames(self, connection: Connection, seq: int) -> list[Any]:
+        """Return the buffers to send."""
+        deadline = 0
+        if self.waits and self.call.remaining == float("inf"):
+            deadline = NEVER
+        elif self.waits:
+            ends = time.monotonic() + self.call.remaining - connection.began
+            deadline = min(NEVER - 1, int(ends * 1e6))
+        length = sum(len(part) for part in self.payload)
+        request = self.request._replace(
+            seq=seq,
+            waits=self.waits,
+            deadline=deadline,
+            key_length=len(self.key),
+            length=length,
+        )
+        return [request.packed() + self.key, *self.payload]
+
+
+class TakenMessages:
+    """Messages that were taken, and are lent until they are kept.
+
+    Args:
+        client: The client.
+        connection: The connection of the take.
+        seq: The number of the take.
+        messages: The messages: their headers and their bytes.
+    """
+
+    def __init__(
+        self,
+        client: "LaneClient",
+        connection: Connection,
+        seq: int,
+        messages: list[tuple[Item, bytearray]],
+    ) -> None:
+        self._client = client
+        self._connection = connection
+        self._seq = seq
+        self.messages = messages
+
+    def keep(self, waiting: Callable[[], object] | None) -> bool:
+        """Confirm that this process has them; False if they are in their queue again."""
+        connection, patience = self._connection, Patience(float("inf"), waiting)
+        while True:
+            try:
+                connection.settle(self._seq, keeps=True)
+            except CutError:
+                try:
+                    self._client.reopen(connection, patience)
+                except ConnectionError:
+                    return False
+            else:
+                self._client.keep_idle(connection)
+                return True
+
+    def lease(self, waiting: Callable[[], object] | None) -> int | None:
+        """Make them leases of this client; return the number of the first, None if it is too late."""
+        client, connection = self._client, self._connection
+        holder, first = client.new_leases(len(self.messages))
+        question = Question(
+            Request(Op.LEASE, 0, amount=self._seq),
+            payload=[LEASE.pack(holder, first)],
+            call=Call("", 0, waiting),
+        )
+        seq, connection.next = connection.next, connection.next + 1
+        try:
+            client.ask_on(connection, seq, question, question.patience())
+        except (FailedError, ForgottenError, ConnectionError):
+            return None
+        except BaseException:
+            connection.wire.shut()
+            raise
+        client.keep_idle(connection)
+        return first
+
+    def give_back(self) -> None:
+        """Return them to their queue."""
+        try:
+            self._connection.settle(self._seq, keeps=False)
+        except CutError:
+            self._connection.wire.shut()  # the server gives them back when this does not come again
+        else:
+            self._client.keep_idle(self._connection)
+
+
+class LaneClient:
+    """The connections of this process to a `LaneServer`; see `_rust.pyi`."""
+
+    __module__ = "shoal._backend"
+    _place: Place
+
+    def __new__(cls, ip: str, port: int, key: bytes) -> Self:
+        """Make a client, which does not connect before it is used."""
+        self = object.__new__(cls)
+        self._place = Place(checked_ip(ip), whole(port, "port", 1, 65535), checked_key(key))
+        self._reset()
+        return self
+
+    def renew(self, numbers: list[int]) -> None:
+        """Keep leases for longer, by the numbers of their messages."""
+        self._about_leases(Request(Op.RENEW, 0), numbers)
+
+    def end(self, numbers: list[int], acknowledged: bool) -> None:  # noqa: FBT001  (as in `_rust.pyi`)
+        """End leases, by the numbers of their messages."""
+        self._about_leases(Request(Op.SETTLE, 0, kind=int(not acknowledged)), numbers)
+
+    def _about_leases(self, request: Request, numbers: list[int]) -> None:
+        holder, _ = self.new_leases(0)
+        for start in range(0, len(numbers), MOST_LEASES):
+            some = packed_leases(holder, numbers[start : start + MOST_LEASES])
+            connection, _, _ = self.ask(Question(request, payload=[some]))
+            self.keep_idle(connection)
+
+    def new_leases(self, count: int) -> tuple[bytes, int]:
+        """Return the holder of this process's leases, and the first number of some new ones."""
+        self._be_here()
+        with self._lock:
+            first = self._leases
+            self._leases += count
+        return self._holder, first
+
+    def take(self, question: Question) -> TakenMessages:
+        """Take messages."""
+        connection, seq, messages = self.ask(question)
+        return TakenMessages(self, connection, seq, messages)
+
+    def ask(self, question: Question) -> tuple[Connection, int, list[tuple[Item, bytearray]]]:
+        """Ask; return the connection, which is not idle yet, the number, and the items of the answer.
+
+        Raises:
+            FailedError: The server says why it did nothing.
+            ConnectionRefusedError: No connection came about, and nothing was sent.
+            ConnectionResetError: There was no answer.
+        """
+        patience = question.patience()
+        while True:
+            connection = self._connect(patience)
+            seq, connection.next = connection.next, connection.next + 1
+            try:
+                return connection, seq, self.ask_on(connection, seq, question, patience)
+            except FailedError:
+                self.keep_idle(connection)
+                raise
+            except ForgottenError:
+                # What a take may have taken is in its queue again; leases are renewed twice.
+                if question.request.op is Op.PUT:
+                    raise self._lost("the server has forgotten this client") from None
+            except ConnectionError:
+                connection.wire.shut()
+                raise
+            except BaseException as error:
+                self._interrupted(connection, seq, question, error)
+                raise
+
+    def ask_on(
+        self, connection: Connection, seq: int, question: Question, patience: Patience
+    ) -> list[tuple[Item, bytearray]]:
+        """Ask on a connection until there is an answer; after a cut on the next one of its stream."""
+        op = question.request.op
+        while True:
+            try:
+                if question.cancel is not None:
+                    question.cancel.watch(connection)
+                connection.wire.end_abruptly(abruptly=op is Op.PUT)
+                frames = question.frames(connection, seq)
+                connection.wire.send(frames, patience, _LATE_S if op is Op.PUT else 0.0)
+                return self._answer(connection, seq, question, patience)
+            except CutError:
+                standing = self._reopen(connection, patience)
+                # Only a take is answered twice.
+                if standing.done >= seq and not standing.failed and op is not Op.TAKE:
+                    return []
+            except LateError:
+                raise self._lost("the server did not answer in time") from None
+            except InvalidError as error:
+                text = f"the server sent bytes that are not a reply: {error}"
+                raise self._lost(text) from None
+            finally:
+                if question.cancel is not None:
+                    question.cancel.watch(None)
+
+    def _answer(
+        self, connection: Connection, seq: int, question: Question, patience: Patience
+    ) -> list[tuple[Item, bytearray]]:
+        while True:
+            reply = connection.receive_reply(patience)
+            if reply.seq == seq and reply.status is Status.DONE:
+                if question.cancel is not None:
+                    question.cancel.watch(None)  # what comes now is received, and given back
+                return self._items(connection, reply, patience)
+            body = connection.wire.receive(reply.length, patience)
+            if reply.seq == seq:
+                raise FailedError(reply.status, bytes(body))
+            # Others are replies to what was asked before.
+
+    @staticmethod
+    def _items(
+        connection: Connection, reply: Reply, patience: Patience
+    ) -> list[tuple[Item, bytearray]]:
+        wire, left = connection.wire, reply.length
+        items = []
+        for _ in range(reply.count):
+            item = Item.of(wire.receive(ITEM.size, patience, _RECONNECT_S))
+            left -= ITEM.size + item.length
+            if left < 0:
+                raise InvalidError(f"a message of {item.length} bytes too many")
+            items.append((item, wire.receive(item.length, patience, _RECONNECT_S)))
+        return items
+
+    def _interrupted(
+        self, connection: Connection, seq: int, question: Question, error: BaseException
+    ) -> None:
+        """Find out what becomes of a request whose caller has ended the wait.
+
+        The server does nothing more for it once another connection has come for the stream.
+        """
+        patience = Patience(time.monotonic() + _LATE_S)
+        op = question.request.op
+        if op is Op.PUT:
+            error.__dict__["done"] = None
+        try:
+            if op not in (Op.PUT, Op.TAKE):
+                return
+            connection.wire.shut()
+            standing = self._reopen(connection, patience)
+            if op is Op.TAKE:
+                connection.settle(seq, keeps=False)
+            else:
+                error.__dict__["done"] = int(standing.done >= seq and not standing.failed)
+        except (CutError, ForgottenError, ConnectionError, LateError):
+            pass  # it is not known; what was taken goes back after a while
+        finally:
+            connection.wire.close()
+
+    def reopen(self, connection: Connection, patience: Patience) -> Standing:
+        """Connect again, to go on with the same stream.
+
+        Raises:
+            ConnectionResetError: It is not possible.
+        """
+        try:
+            return self._reopen(connection, patience)
+        except ForgottenError:
+            raise self._lost("the server has forgotten this client") from None
+
+    def _reopen(self, connection: Connection, patience: Patience) -> Standing:
+        began = time.monotonic()
+        try:
+            patience.check()
+            return connection.reopen(patience.shorter(_RECONNECT_S))
+        except UnreachableError as error:
+            waited = time.monotonic() - began
+            text = f"the connection was cut, and not made again within {waited:.1f} s: {error}"
+            raise self._lost(text) from None
+        except ForgottenError as error:
+            if not error.is_other:
+                raise
+            raise self._lost("another server listens there now") from None
+        except HandshakeError:
+            raise self._lost("another server listens there now") from None
+        except LateError:
+            raise self._lost("the server did not answer in time") from None
+
+    def _connect(self, patience: Patience) -> Connection:
+        """Return an idle connection, or a new one."""
+        began = time.monotonic()
+        self._be_here()
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                break
+            if connection.wire.is_idle:
+                return connection
+            # Others are closed.
+            if connection.may_have_lost_a_confirmation:
+                try:
+                    self._reopen(connection, patience)
+                except (ForgottenError, ConnectionError):
+                    continue  # what was taken is in its queue again
+                return connection
+            connection.wire.close()
+        try:
+            return Connection(self._place, patience.shorter(_RECONNECT_S))
+        except UnreachableError as error:
+            waited = time.monotonic() - began
+            text = f"{self._place} could not be reached within {waited:.1f} s: {error}"
+            raise ConnectionRefusedError(text) from None
+        except HandshakeError as error:
+            raise ConnectionRefusedError(f"{self._place}: {error}") from None
+
+    def keep_idle(self, connection: Connection) -> None:
+        """Keep a connection for later."""
+        now = connection.used = time.monotonic()
+        with self._lock:
+            kept = [one for one in self._idle if now - one.used < _IDLE_S]
+            self._idle = [*kept[1 - _MANY :], connection]
+
+    def _lost(self, why: str) -> ConnectionResetError:
+        return ConnectionResetError(f"{self._place}: {why}")
+
+    def _be_here(self) -> None:
+        if self._pid != os.getpid():  # in a child of a fork, which has connections of its own
+            self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._holder = os.urandom(16)
+        self._leases = 0
+
+

@@ -1,0 +1,200 @@
+"""`Connection`: one connection of a client, which carries a stream, and how it comes about."""
+
+import errno
+import os
+import select
+import socket
+import time
+from typing import Final, NamedTuple
+
+from shoal._pure.lane.frames import HELLO, WELCOME, Op, Reply, Request
+from shoal._pure.lane.handshake import as_client
+from shoal._pure.lane.wire import CutError, LateError, Patience, Wire
+
+__all__ = ["Connection", "ForgottenError", "Place", "Standing", "UnreachableError"]
+
+_CONNECT_S: Final = 2.0
+_HANDSHAKE_S: Final = 5.0
+_REFUSED_S: Final = 1.0
+"""Seconds that a node may refuse connections: then nothing listens there any more."""
+_PAUSE_S: Final = 0.02
+_IDLE_S: Final = 10.0
+
+
+class UnreachableError(Exception):
+    """No connection came about."""
+
+
+class ForgottenError(Exception):
+    """The server does not know the stream.
+
+    Args:
+        is_other: Whether it is another server.
+    """
+
+    def __init__(self, *, is_other: bool) -> None:
+        super().__init__()
+        self.is_other = is_other
+
+
+class Place(NamedTuple):
+    """Where a server listens.
+
+    Attributes:
+        ip: Its IP address.
+        port: Its port.
+        key: The key of the job.
+    """
+
+    ip: str
+    port: int
+    key: bytes
+
+    def __str__(self) -> str:
+        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+
+
+class Standing(NamedTuple):
+    """Where a stream stands after a reconnection.
+
+    Attributes:
+        done: All requests up to this one are carried out.
+        failed: Whether the reply to one that failed follows.
+    """
+
+    done: int
+    failed: bool
+
+
+class Connection:
+    """A connection that carries a stream of its own.
+
+    Args:
+        place: The server.
+        patience: Ends the attempts to connect.
+
+    Attributes:
+        wire: The connection.
+        next: Number of the next request.
+        began: When the server welcomed it: deadlines count from there.
+        used: When it was last used.
+        unconfirmed: The last take that was settled and whether its messages are kept; None once a
+            later reply shows that the server knows.
+        pid: The process that made it.
+    """
+
+    def __init__(self, place: Place, patience: Patience) -> None:
+        self._place = place
+        self._stream = os.urandom(16)
+        self._epoch = 0
+        self.unconfirmed: tuple[int, bool] | None = None
+        self.pid = os.getpid()
+        standing = self._connect(patience, again=False)
+        self.next = standing.done + 1
+        self.used = time.monotonic()
+
+    def reopen(self, patience: Patience) -> Standing:
+        """Connect again, and say again what becomes of the last take if that may be lost.
+
+        Raises:
+            ForgottenError: The server does not know the stream, or is another one.
+            UnreachableError: It is not reached.
+            HandshakeError: Another process listens there.
+        """
+        self.wire.shut()
+        self.wire.close()
+        standing = self._connect(patience, again=True)
+        # First: the server takes the next request for a confirmation.
+        if self.unconfirmed is not None:
+            try:
+                self.settle(*self.unconfirmed)
+            except CutError:
+                self.wire.shut()  # what is sent next meets the same, and connects again
+        return standing
+
+    def settle(self, seq: int, keeps: bool) -> None:  # noqa: FBT001  (the pair that is kept)
+        """Say what becomes of the messages of a take.
+
+        Raises:
+            CutError: The connection ended.
+        """
+        if not self.wire.is_there:
+            raise CutError("the server has ended it", by_peer=True)
+        self.wire.end_abruptly(abruptly=False)  # a process that ends next must not take it back
+        op = Op.KEEP if keeps else Op.GIVE_BACK
+        # The kernel has room for it: only requests of some bytes were sent before.
+        self.wire.send([Request(op, seq).packed()], Patience(time.monotonic() + _CONNECT_S))
+        self.unconfirmed = seq, keeps
+
+    def receive_reply(self, patience: Patience) -> Reply:
+        """Receive the header of the next reply."""
+        reply = Reply.of(self.wire.receive(Reply.SIZE, patience))
+        if self.unconfirmed is not None and self.unconfirmed[0] < reply.seq:
+            self.unconfirmed = None
+        return reply
+
+    @property
+    def may_have_lost_a_confirmation(self) -> bool:
+        """Whether one may have been on its way when the connection was cut a moment ago."""
+        return self.unconfirmed is not None and time.monotonic() - self.used < _IDLE_S
+
+    def _connect(self, patience: Patience, *, again: bool) -> Standing:
+        refused: float | None = None
+        while True:
+            try:
+                return self._welcomed(patience, again=again)
+            except ConnectionRefusedError as error:
+                why, now = str(error), time.monotonic()
+                refused = refused or now
+                if now - refused > _REFUSED_S:
+                    raise UnreachableError(why) from None
+            except (CutError, OSError, LateError) as error:
+                refused, why = None, str(error) or "the server does not answer"
+            try:
+                patience.check()
+            except LateError:
+                raise UnreachableError(why) from None
+            time.sleep(min(_PAUSE_S, patience.slice))
+
+    def _welcomed(self, patience: Patience, *, again: bool) -> Standing:
+        wire = Wire(_dial(self._place, patience.shorter(_CONNECT_S)))
+        try:
+            patience = patience.shorter(_HANDSHAKE_S)
+            as_client(wire, self._place.key, patience)
+            wire.send([HELLO.pack(self._stream, again)], patience)
+            unknown, failed, epoch, done = WELCOME.unpack(wire.receive(WELCOME.size, patience))
+            if unknown or (again and epoch != self._epoch):
+                raise ForgottenError(is_other=epoch != self._epoch)
+        except BaseException:
+            wire.close()
+            raise
+        self.wire, self._epoch, self.began = wire, epoch, time.monotonic()
+        return Standing(done, failed)
+
+
+def _dial(place: Place, patience: Patience) -> socket.socket:
+    """Connect to an address.
+
+    Raises:
+        OSError: The system's error.
+    """
+    family = socket.AF_INET6 if ":" in place.ip else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        code = sock.connect_ex((place.ip, place.port))
+        while code == errno.EINPROGRESS:
+            poll = select.poll()
+            poll.register(sock, select.POLLOUT)
+            if poll.poll(1000 * patience.slice):
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                break
+            patience.check()
+        if code:
+            raise OSError(code, os.strerror(code))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+

@@ -1,0 +1,370 @@
+"""`LaneQueue` and `LaneMessage`: a queue of a session of another node, and its leased messages."""
+
+import os
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import CancelledError
+from typing import Any, Final, Self, final
+
+from shoal._pure.lane.client import FailedError, LaneCancel, LaneClient, Question
+from shoal._pure.lane.frames import POLICIES, Item, Op, Request, Status, refusal_of
+from shoal._pure.shm.checks import Call, Waiting, flag, weights_for, whole
+from shoal._pure.shm.parcel import ShmParcel
+from shoal._pure.shm.queue import checked_queue_key, nothing_taken
+from shoal.errors import (
+    ChannelClosed,
+    ChannelDecodeError,
+    ChannelError,
+    ChannelExistsError,
+    ChannelFull,
+    ChannelMemoryError,
+    ShoalError,
+    ShoalTimeoutError,
+    ShoalTypeError,
+    ShoalValueError,
+)
+
+__all__ = ["LaneMessage", "LaneQueue"]
+
+_LARGEST_MAXSIZE: Final = 2**20
+_LARGEST_COUNT: Final = 2**32 - 1
+_UNKNOWN: Final = "it is not known whether the message is in the channel"
+_SIGNALS: Final = (KeyboardInterrupt, GeneratorExit)
+
+
+@final
+class LaneMessage:
+    """A message of a `LaneQueue` on lease; see `_rust.pyi`."""
+
+    __slots__ = ("_client", "_ended", "_item", "_number", "_pid", "_value")
+    __module__ = "shoal._backend"
+    _client: LaneClient
+    _ended: str
+    _item: Item
+    _number: int
+    _pid: int
+    _value: Any
+
+    def __init__(self) -> None:
+        raise TypeError("cannot create 'shoal._backend.LaneMessage' instances")
+
+    @property
+    def value(self) -> Any:
+        """The object."""
+        if self._ended == "give_back":
+            raise ShoalValueError("the message was given back")
+        return self._value
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether a previous consumer gave it back, died or left the session without `ack`."""
+        return self._item.redelivered
+
+    @property
+    def weight(self) -> int:
+        """Its weight in a batch."""
+        return self._item.weight
+
+    @property
+    def number(self) -> int:
+        """The number of its lease among those of this process at the server."""
+        return self._number
+
+    def ack(self) -> None:
+        """Acknowledge the message, which ends the lease. Idempotent."""
+        self._end("ack")
+
+    def give_back(self) -> None:
+        """Return the message to its queue; any consumer gets it. Idempotent."""
+        self._end("give_back")
+
+    def _end(self, op: str) -> None:
+        if self._ended:
+            return
+        if os.getpid() != self._pid:
+            raise ShoalValueError(
+                f"{op}: the message was leased by process {self._pid}, not by this one"
+            )
+        self._client.end([self._number], op == "ack")
+        self._ended = op
+
+
+def _leased(client: LaneClient, number: int, item: Item, value: Any) -> LaneMessage:
+    message = object.__new__(LaneMessage)
+    message._client, message._number = client, number  # noqa: SLF001  (its constructor)
+    message._item, message._value = item, value  # noqa: SLF001
+    message._ended, message._pid = "", os.getpid()  # noqa: SLF001
+    return message
+
+
+class LaneQueue:
+    """A queue of a session of another node; see `_rust.pyi`."""
+
+    __module__ = "shoal._backend"
+    _client: LaneClient
+
+    def __new__(
+        cls,
+        client: LaneClient,
+        key: bytes,
+        maxsize: int | None = None,
+        max_bytes: int | None = None,
+        policy: str = "block",
+        name: str = "",
+    ) -> Self:
+        """Make an object for a queue, which is opened when it is used."""
+        if not isinstance(client, LaneClient):
+            raise ShoalTypeError(f"client={client!r}: expected a client")
+        if policy not in POLICIES:
+            expected = "block, error, drop_oldest or keep_latest"
+            raise ShoalValueError(f"policy={policy!r}: expected {expected}")
+        if not isinstance(name, str):
+            raise ShoalTypeError(f"name={name!r}: expected a str")
+        self = object.__new__(cls)
+        self._client = client
+        self._key = checked_queue_key(key)
+        if maxsize is not None:
+            whole(maxsize, "maxsize", 0, _LARGEST_MAXSIZE)
+        if max_bytes is not None:
+            whole(max_bytes, "max_bytes", 0)
+        self._bounds = maxsize, max_bytes
+        self._policy = policy
+        self._name = name or f"queue {key!r}"
+        self._failed: deque[ChannelDecodeError] = deque()
+        return self
+
+    @property
+    def name(self) -> str:
+        """The queue's name in messages."""
+        return self._name
+
+    def put(
+        self,
+        obj: Any,
+        weight: int = 0,
+        timeout: float | None = None,
+        *,
+        waiting: Waiting = None,
+        cancel: LaneCancel | None = None,
+    ) -> None:
+        """Append an object, waiting for room."""
+        self._put_all(Call("put", timeout, waiting), [obj], [whole(weight, "weight", 0)], cancel)
+
+    def put_nowait(self, obj: Any, weight: int = 0) -> None:
+        """Append an object if there is room now."""
+        self._put_all(Call("put_nowait", 0), [obj], [whole(weight, "weight", 0)])
+
+    def put_many(
+        self,
+        objs: Iterable[Any],
+        weights: Iterable[int] | None = None,
+        timeout: float | None = None,
+        *,
+        waiting: Waiting = None,
+    ) -> None:
+        """Append objects in their order, waiting for room."""
+        call, objs = Call("put_many", timeout, waiting), list(objs)
+        self._put_all(call, objs, weights_for(objs, weights))
+
+    def get(
+        self,
+        timeout: float | None = None,
+        lease: bool = False,
+        *,
+        waiting: Waiting = None,
+        cancel: LaneCancel | None = None,
+    ) -> Any:
+        """Take the first object, waiting for one."""
+        return self._take(Call("get", timeout, waiting), _count(1), lease, cancel)[0]
+
+    def get_nowait(self, lease: bool = False) -> Any:
+        """Take the first object if there is one now."""
+        return self._take(Call("get_nowait", 0), _count(1), lease)[0]
+
+    def get_many(
+        self,
+        n: int,
+        timeout: float | None = None,
+        lease: bool = False,
+        *,
+        waiting: Waiting = None,
+        cancel: LaneCancel | None = None,
+    ) -> list[Any]:
+        """Take up to `n` objects, at least one, waiting for the first only."""
+        want = _count(min(whole(n, "n", 1), _LARGEST_COUNT))
+        return self._take(Call("get_many", timeout, waiting), want, lease, cancel)
+
+    def get_batch(
+        self,
+        weight: int,
+        timeout: float | None = None,
+        least: int | None = None,
+        lease: bool = False,
+        *,
+        waiting: Waiting = None,
+        cancel: LaneCancel | None = None,
+    ) -> list[Any]:
+        """Take objects until their weights add up to `weight`, or to `least`, in one step."""
+        want = _count(whole(weight, "weight", 0))._replace(kind=1)
+        call = Call("get_batch", timeout, waiting)
+        payload = []
+        if least is not None:
+            payload = [whole(least, "least", 0).to_bytes(8, "little")]
+        return self._take(call, want, lease, cancel, payload)
+
+    def _put_all(
+        self, call: Call, objs: list[Any], weights: list[int], cancel: LaneCancel | None = None
+    ) -> None:
+        """Put objects one after the other; an error's `done` says how many are in the queue."""
+        done = 0
+        try:
+            for obj, weight in zip(objs, weights, strict=True):
+                self._put(call, obj, weight, cancel)
+                done += 1
+        except BaseException as error:
+            # Of the object of this put; None if it is not known.
+            found = error.__dict__.pop("done", 0)
+            if isinstance(error, CancelledError):
+                self._cancelled(call, found)
+                return
+            if found is not None:
+                error.__dict__["done"] = done + found
+            raise
+
+    def _cancelled(self, call: Call, done: int | None) -> None:
+        """Raise the error for a put that was cancelled, unless the object is in the queue."""
+        if done is None:
+            text = f"{self._name}: {call.op}: no answer when it was cancelled: {_UNKNOWN}"
+            raise ConnectionResetError(text)
+        if not done:
+            error = CancelledError(f"{call.op}: {self._name}: cancelled")
+            error.__dict__["done"] = 0
+            raise error
+
+    def _put(self, call: Call, obj: Any, weight: int, cancel: LaneCancel | None) -> None:
+        kind, data, sender = ShmParcel.of(obj).__reduce_ex__(0)[1]
+        maxsize, max_bytes = self._bounds
+        if max_bytes and len(data) > max_bytes:
+            raise ChannelMemoryError(
+                f"{call.op}: a message of {len(data)} bytes never fits into {self._name}: "
+                f"max_bytes={max_bytes}"
+            )
+        request = Request(
+            *(Op.PUT, 0, POLICIES.index(self._policy)),
+            kind=kind,
+            sender=sender,
+            amount=weight,
+            maxsize=maxsize,
+            max_bytes=max_bytes,
+        )
+        question = Question(request, self._key, [data], call, not call.over, cancel)
+        try:
+            connection, *_ = self._client.ask(question)
+        except FailedError as failed:
+            raise self._put_failed(call, failed) from None
+        except ConnectionResetError as error:
+            raise ConnectionResetError(f"{error}: {_UNKNOWN}") from None
+        self._client.keep_idle(connection)
+
+    def _put_failed(self, call: Call, failed: FailedError) -> ShoalError:
+        if failed.status is Status.CLOSED:
+            return ChannelClosed(f"{call.op}: {self._name} is closed")
+        if failed.status not in (Status.FULL, Status.TIMEOUT):
+            return self._failed_error(call, failed)
+        refusal = refusal_of(failed.body)
+        # The policy `error` does not wait for room, but for memory.
+        waits = self._policy != "error" or refusal.kind == "memory"
+        if call.op == "put_nowait" or not waits:
+            text = f"put_nowait: no room in {self._name}: {refusal.why()}"
+            return refusal.of(ChannelFull(text))
+        text = f"{call.op}: no room in {self._name} within {call.seconds:g} s: {refusal.why()}"
+        return refusal.of(ShoalTimeoutError(text))
+
+    def _failed_error(self, call: Call, failed: FailedError) -> ShoalError:
+        text = failed.body.decode(errors="replace")
+        match failed.status:
+            case Status.MEMORY | Status.TOO_LARGE:
+                return ChannelMemoryError(f"{call.op}: {text}")
+            case Status.INVALID:
+                return ChannelExistsError(f"{self._name}: {text}")
+        return ChannelError(f"{call.op}: {self._name}: {text}")
+
+    def _take(
+        self,
+        call: Call,
+        want: Request,
+        lease: bool,  # noqa: FBT001  (checked here for all callers)
+        cancel: LaneCancel | None = None,
+        payload: list[Any] | None = None,
+    ) -> list[Any]:
+        flag(lease, "lease")
+        if self._failed:
+            raise self._failed.popleft()
+        maxsize, max_bytes = self._bounds
+        want = want._replace(maxsize=maxsize, max_bytes=max_bytes)
+        question = Question(want, self._key, payload or [], call, not call.over, cancel)
+        while True:
+            taken = self._taken(call, question)
+            try:
+                rebuilt = [self._rebuilt(item, data) for item, data in taken.messages]
+                if cancel is not None and cancel.cancelled:
+                    raise CancelledError(f"{call.op}: {self._name}: cancelled")
+            except BaseException:
+                taken.give_back()
+                raise
+            first = taken.lease(call.waiting) if lease else None
+            if first is not None or (not lease and taken.keep(call.waiting)):
+                return self._handed_out(taken.messages, rebuilt, first)
+            # Too late: they are in the queue again.
+            question.waits = not call.over
+
+    def _taken(self, call: Call, question: Question) -> Any:
+        try:
+            return self._client.take(question)
+        except CancelledError:
+            raise CancelledError(f"{call.op}: {self._name}: cancelled") from None
+        except FailedError as failed:
+            if failed.status is Status.CLOSED:
+                raise ChannelClosed(f"{call.op}: {self._name} is closed and empty") from None
+            if failed.status in (Status.FULL, Status.TIMEOUT):
+                raise nothing_taken(self._name, call, refusal_of(failed.body)) from None
+            raise self._failed_error(call, failed) from None
+
+    def _handed_out(
+        self, messages: list[tuple[Item, bytearray]], rebuilt: list[Any], first: int | None
+    ) -> list[Any]:
+        """Return the objects, or with the number of the first lease the leased messages."""
+        objects, errors = [], []
+        for at, ((item, _), value) in enumerate(zip(messages, rebuilt, strict=True)):
+            if isinstance(value, ChannelDecodeError):
+                errors.append(value)
+                if first is not None:
+                    # No other consumer should get a message that cannot be rebuilt.
+                    self._client.end([first + at], acknowledged=True)
+            elif first is not None:
+                objects.append(_leased(self._client, first + at, item, value[0]))
+            else:
+                objects.append(value[0])
+        alone = errors.pop(0) if errors and not objects else None
+        self._failed.extend(errors)
+        if alone is not None:
+            raise alone
+        return objects
+
+    def _rebuilt(self, item: Item, data: bytearray) -> Any:
+        """Return the object of a message in a list, or the error of one that cannot be rebuilt."""
+        try:
+            return [ShmParcel(item.kind, data, item.sender).open()]
+        except _SIGNALS:
+            raise
+        except BaseException as error:  # noqa: BLE001  (the object's classes may raise anything)
+            failed = ChannelDecodeError(
+                f"{self._name}: a message from process {item.sender} cannot be rebuilt here: "
+                f"{type(error).__name__}: {error}"
+            )
+            failed.__cause__ = error
+            return failed
+
+
+def _count(number: int) -> Request:
+    return Request(Op.TAKE, 0, amount=number)

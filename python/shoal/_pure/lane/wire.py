@@ -1,0 +1,202 @@
+"""`Wire`: a TCP connection whose waits end with a deadline, by a call, or by a cancellation."""
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError
+from typing import Any, Final
+
+__all__ = ["SLICE_S", "CutError", "LateError", "Patience", "Wire"]
+
+SLICE_S: Final = 0.1
+"""Maximum seconds of a sleep, before it is looked whether the wait should end."""
+
+_PEER_TIMEOUT_MS: Final = 10_000
+"""Milliseconds that the kernel tries to reach a peer that does not answer."""
+_KEEPALIVE: Final = (
+    (socket.TCP_KEEPIDLE, 3),
+    (socket.TCP_KEEPINTVL, 2),
+    (socket.TCP_KEEPCNT, 3),
+    (socket.TCP_USER_TIMEOUT, _PEER_TIMEOUT_MS),
+)
+_GONE: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+
+class CutError(Exception):
+    """The connection ended.
+
+    Args:
+        why: The reason.
+        by_peer: Whether the peer itself ended it: its process is there, or is dead. Otherwise the
+            network did, and the peer may not know yet.
+    """
+
+    def __init__(self, why: str, *, by_peer: bool) -> None:
+        super().__init__(why)
+        self.by_peer = by_peer
+
+
+class LateError(Exception):
+    """A wait has ended at its deadline."""
+
+
+class Patience:
+    """How long to wait: until a time, as long as a call does not raise, and nobody cancels it.
+
+    Args:
+        until: The end by `time.monotonic`; infinity for none.
+        waiting: Called about every 0.1 s; an error that it raises ends the wait.
+        cancel: Has an attribute `cancelled`, by which another thread ends the wait.
+    """
+
+    def __init__(
+        self, until: float, waiting: Callable[[], object] | None = None, cancel: Any = None
+    ) -> None:
+        self.until = until
+        self.waiting = waiting
+        self.cancel = cancel
+        self._called = time.monotonic()
+
+    def shorter(self, seconds: float) -> "Patience":
+        """Return the same that ends after some seconds at the latest."""
+        until = min(self.until, time.monotonic() + seconds)
+        return Patience(until, self.waiting, self.cancel)
+
+    def last_at_least(self, seconds: float) -> None:
+        """Do not end before some seconds have passed from now."""
+        self.until = max(self.until, time.monotonic() + seconds)
+
+    @property
+    def slice(self) -> float:
+        """Maximum seconds of the next sleep."""
+        return max(0.0, min(SLICE_S, self.until - time.monotonic()))
+
+    def check(self) -> None:
+        """Raise an error if the wait should end.
+
+        Raises:
+            CancelledError: Another thread has cancelled it.
+            LateError: It is after the deadline.
+        """
+        if self.cancel is not None and self.cancel.cancelled:
+            raise CancelledError
+        now = time.monotonic()
+        if self.waiting is not None and now - self._called >= SLICE_S:
+            self._called = now
+            self.waiting()
+        if now >= self.until:
+            raise LateError
+
+
+class Wire:
+    """A connection.
+
+    Args:
+        sock: Its socket, connected.
+
+    Attributes:
+        sock: Same as the argument.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        except OSError as error:
+            raise _cut(error) from None
+
+    def send(self, parts: Iterable[Any], patience: Patience, extra_s: float = 0.0) -> None:
+        """Send bytes.
+
+        Args:
+            parts: Buffers, in their order.
+            patience: Ends the wait.
+            extra_s: Seconds that the patience lasts at least after the peer has taken some.
+
+        Raises:
+            CutError: The connection ended.
+        """
+        for part in parts:
+            view = memoryview(part).cast("B")
+            while view:
+                try:
+                    view = view[self.sock.send(view) :]
+                    patience.last_at_least(extra_s)
+                except BlockingIOError:
+                    self.wait(select.POLLOUT, patience.slice)
+                    patience.check()
+                except OSError as error:
+                    raise _cut(error) from None
+
+    def receive(self, size: int, patience: Patience, extra_s: float = 0.0) -> bytearray:
+        """Receive exactly this many bytes; the other arguments are as for `send`.
+
+        Raises:
+            CutError: The connection ended.
+            MemoryError: This process has no memory for them.
+        """
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            try:
+                count = self.sock.recv_into(view)
+            except BlockingIOError:
+                self.wait(select.POLLIN, patience.slice)
+                patience.check()
+                continue
+            except OSError as error:
+                raise _cut(error) from None
+            if count == 0:
+                raise CutError("the peer ended the connection", by_peer=True)
+            view = view[count:]
+            patience.last_at_least(extra_s)
+        return data
+
+    def wait(self, events: int, seconds: float) -> int:
+        """Wait for events of `select.poll`, or the end of the connection; return what happened."""
+        poll = select.poll()
+        try:
+            poll.register(self.sock, events)
+        except ValueError:  # another thread has closed it
+            raise CutError("the connection is closed", by_peer=True) from None
+        found = poll.poll(seconds * 1000)
+        return found[0][1] if found else 0
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the peer is there, as far as the kernel knows."""
+        return not self.wait(select.POLLRDHUP, 0) & _GONE
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the peer is there, and has sent nothing that was not read."""
+        return not self.wait(select.POLLIN | select.POLLRDHUP, 0)
+
+    def end_abruptly(self, *, abruptly: bool) -> None:
+        """Set whether the end of the connection overtakes the bytes that wait to be sent."""
+        linger = struct.pack("ii", abruptly, 0)
+        try:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        except OSError as error:
+            raise _cut(error) from None
+
+    def shut(self) -> None:
+        """End the connection, also for copies of its descriptor; threads that wait on it go on."""
+        try:
+            self.sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # it has ended already
+
+    def close(self) -> None:
+        """Close this process's descriptor of the connection."""
+        self.sock.close()
+
+
+def _cut(error: OSError) -> CutError:
+    return CutError(str(error), by_peer=isinstance(error, (ConnectionResetError, BrokenPipeError)))
