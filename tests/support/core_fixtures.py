@@ -12,7 +12,9 @@ import shoal
 from shoal import _backend
 
 CORE = [
-    name for name in _backend.load("rust").__all__ if name.lower().startswith(("shm", "channel"))
+    name
+    for name in _backend.load("rust").__all__
+    if name.lower().startswith(("shm", "channel", "lane"))
 ]
 MEMORY = Path("/dev/shm")
 

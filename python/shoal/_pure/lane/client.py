@@ -3,11 +3,12 @@
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
+from shoal._pure.lane.arguments import checked_ip, checked_key
 from shoal._pure.lane.connection import (
     Connection,
     ForgottenError,
@@ -29,11 +30,10 @@ from shoal._pure.lane.frames import (
     packed_leases,
 )
 from shoal._pure.lane.handshake import HandshakeError
-from shoal._pure.lane.server import checked_ip, checked_key
 from shoal._pure.lane.wire import CutError, LateError, Patience
 from shoal._pure.shm.checks import Call, whole
 
-__all__ = ["FailedError", "LaneCancel", "LaneClient", "Question", "TakenMessages"]
+__all__ = ["FailedError", "LaneCancel", "LaneClient", "Question", "TakenMessages", "requests_of"]
 
 _RECONNECT_S: Final = 30.0
 """Seconds to try to connect, and to wait for the reply to a request that does not wait."""
@@ -83,16 +83,19 @@ class LaneCancel:
         """Whether `cancel` was called."""
         return self._cancelled
 
-    def watch(self, connection: Connection | None) -> None:
-        """Let `cancel` end a connection, until this is called with None.
 
-        Raises:
-            CancelledError: It was cancelled.
-        """
-        self._connection = connection
-        if connection is not None and self._cancelled:  # looked at last: `cancel` sets it first
-            self._connection = None
-            raise CancelledError
+def _watch(cancel: LaneCancel | None, connection: Connection | None) -> None:
+    """Let a cancellation end a connection, until this is called with None.
+
+    Raises:
+        CancelledError: It was cancelled.
+    """
+    if cancel is None:
+        return
+    cancel._connection = connection  # noqa: SLF001  (a friend of the class)
+    if connection is not None and cancel.cancelled:  # looked at last: `cancel` sets it first
+        cancel._connection = None  # noqa: SLF001
+        raise CancelledError
 
 
 @dataclass
@@ -144,7 +147,7 @@ class TakenMessages:
     """Messages that were taken, and are lent until they are kept.
 
     Args:
-        client: The client.
+        client: The requests of the client.
         connection: The connection of the take.
         seq: The number of the take.
         messages: The messages: their headers and their bytes.
@@ -152,7 +155,7 @@ class TakenMessages:
 
     def __init__(
         self,
-        client: "LaneClient",
+        client: "Requests",
         connection: Connection,
         seq: int,
         messages: list[tuple[Item, bytearray]],
@@ -207,28 +210,21 @@ class TakenMessages:
             self._client.keep_idle(self._connection)
 
 
-class LaneClient:
-    """The connections of this process to a `LaneServer`; see `_rust.pyi`."""
+class Requests:
+    """The connections of this process to a server, and the requests over them.
 
-    __module__ = "shoal._backend"
-    _place: Place
+    Args:
+        place: The server. It is not connected to before the first request.
+    """
 
-    def __new__(cls, ip: str, port: int, key: bytes) -> Self:
-        """Make a client, which does not connect before it is used."""
-        self = object.__new__(cls)
-        self._place = Place(checked_ip(ip), whole(port, "port", 1, 65535), checked_key(key))
+    _idle: list[Connection]
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._reset()
-        return self
 
-    def renew(self, numbers: list[int]) -> None:
-        """Keep leases for longer, by the numbers of their messages."""
-        self._about_leases(Request(Op.RENEW, 0), numbers)
-
-    def end(self, numbers: list[int], acknowledged: bool) -> None:  # noqa: FBT001  (as in `_rust.pyi`)
-        """End leases, by the numbers of their messages."""
-        self._about_leases(Request(Op.SETTLE, 0, kind=int(not acknowledged)), numbers)
-
-    def _about_leases(self, request: Request, numbers: list[int]) -> None:
+    def ask_about_leases(self, request: Request, numbers: Sequence[int]) -> None:
+        """Renew or end leases, by the numbers of their messages."""
         holder, _ = self.new_leases(0)
         for start in range(0, len(numbers), MOST_LEASES):
             some = packed_leases(holder, numbers[start : start + MOST_LEASES])
@@ -283,8 +279,7 @@ class LaneClient:
         op = question.request.op
         while True:
             try:
-                if question.cancel is not None:
-                    question.cancel.watch(connection)
+                _watch(question.cancel, connection)
                 connection.wire.end_abruptly(abruptly=op is Op.PUT)
                 frames = question.frames(connection, seq)
                 connection.wire.send(frames, patience, _LATE_S if op is Op.PUT else 0.0)
@@ -300,8 +295,7 @@ class LaneClient:
                 text = f"the server sent bytes that are not a reply: {error}"
                 raise self._lost(text) from None
             finally:
-                if question.cancel is not None:
-                    question.cancel.watch(None)
+                _watch(question.cancel, None)
 
     def _answer(
         self, connection: Connection, seq: int, question: Question, patience: Patience
@@ -309,8 +303,7 @@ class LaneClient:
         while True:
             reply = connection.receive_reply(patience)
             if reply.seq == seq and reply.status is Status.DONE:
-                if question.cancel is not None:
-                    question.cancel.watch(None)  # what comes now is received, and given back
+                _watch(question.cancel, None)  # what comes now is received, and given back
                 return self._items(connection, reply, patience)
             body = connection.wire.receive(reply.length, patience)
             if reply.seq == seq:
@@ -323,7 +316,7 @@ class LaneClient:
     ) -> list[tuple[Item, bytearray]]:
         wire, left = connection.wire, reply.length
         items = []
-        for _ in range(reply.count):
+        for _ in range(reply.items):
             item = Item.of(wire.receive(ITEM.size, patience, _RECONNECT_S))
             left -= ITEM.size + item.length
             if left < 0:
@@ -430,8 +423,34 @@ class LaneClient:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._idle: list[Connection] = []
+        self._idle = []
         self._holder = os.urandom(16)
         self._leases = 0
 
 
+class LaneClient:
+    """The connections of this process to a `LaneServer`; see `_rust.pyi`."""
+
+    __module__ = "shoal._backend"
+    _requests: Requests
+
+    def __new__(cls, ip: str, port: int, key: bytes) -> Self:
+        """Make a client, which does not connect before it is used."""
+        place = Place(checked_ip(ip), whole(port, "port", 1, 65535), checked_key(key))
+        self = object.__new__(cls)
+        self._requests = Requests(place)
+        return self
+
+    def renew(self, numbers: Sequence[int]) -> None:
+        """Keep leases for longer, by the numbers of their messages."""
+        self._requests.ask_about_leases(Request(Op.RENEW, 0), numbers)
+
+    def end(self, numbers: Sequence[int], acknowledged: bool) -> None:
+        """End leases, by the numbers of their messages."""
+        request = Request(Op.SETTLE, 0, kind=int(not acknowledged))
+        self._requests.ask_about_leases(request, numbers)
+
+
+def requests_of(client: LaneClient) -> Requests:
+    """Return the requests of a client, for its queues."""
+    return client._requests  # noqa: SLF001  (a friend of the class)

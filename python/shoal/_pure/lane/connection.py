@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Final, NamedTuple
 
-from shoal._pure.lane.frames import HELLO, WELCOME, Op, Reply, Request
+from shoal._pure.lane.frames import HELLO, REPLY, WELCOME, Op, Reply, Request
 from shoal._pure.lane.handshake import as_client
 from shoal._pure.lane.wire import CutError, LateError, Patience, Wire
 
@@ -112,7 +112,7 @@ class Connection:
                 self.wire.shut()  # what is sent next meets the same, and connects again
         return standing
 
-    def settle(self, seq: int, keeps: bool) -> None:  # noqa: FBT001  (the pair that is kept)
+    def settle(self, seq: int, keeps: bool) -> None:
         """Say what becomes of the messages of a take.
 
         Raises:
@@ -128,7 +128,7 @@ class Connection:
 
     def receive_reply(self, patience: Patience) -> Reply:
         """Receive the header of the next reply."""
-        reply = Reply.of(self.wire.receive(Reply.SIZE, patience))
+        reply = Reply.of(self.wire.receive(REPLY.size, patience))
         if self.unconfirmed is not None and self.unconfirmed[0] < reply.seq:
             self.unconfirmed = None
         return reply
@@ -157,44 +157,31 @@ class Connection:
             time.sleep(min(_PAUSE_S, patience.slice))
 
     def _welcomed(self, patience: Patience, *, again: bool) -> Standing:
-        wire = Wire(_dial(self._place, patience.shorter(_CONNECT_S)))
-        try:
-            patience = patience.shorter(_HANDSHAKE_S)
-            as_client(wire, self._place.key, patience)
-            wire.send([HELLO.pack(self._stream, again)], patience)
-            unknown, failed, epoch, done = WELCOME.unpack(wire.receive(WELCOME.size, patience))
-            if unknown or (again and epoch != self._epoch):
-                raise ForgottenError(is_other=epoch != self._epoch)
-        except BaseException:
-            wire.close()
-            raise
+        wire = _dialled(self._place, patience.shorter(_CONNECT_S))
+        patience = patience.shorter(_HANDSHAKE_S)
+        as_client(wire, self._place.key, patience)
+        wire.send([HELLO.pack(self._stream, again)], patience)
+        unknown, failed, epoch, done = WELCOME.unpack(wire.receive(WELCOME.size, patience))
+        if unknown or (again and epoch != self._epoch):
+            raise ForgottenError(is_other=epoch != self._epoch)
         self.wire, self._epoch, self.began = wire, epoch, time.monotonic()
         return Standing(done, failed)
 
 
-def _dial(place: Place, patience: Patience) -> socket.socket:
+def _dialled(place: Place, patience: Patience) -> Wire:
     """Connect to an address.
 
     Raises:
         OSError: The system's error.
     """
     family = socket.AF_INET6 if ":" in place.ip else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setblocking(False)
-        code = sock.connect_ex((place.ip, place.port))
-        while code == errno.EINPROGRESS:
-            poll = select.poll()
-            poll.register(sock, select.POLLOUT)
-            if poll.poll(1000 * patience.slice):
-                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                break
+    wire = Wire(socket.socket(family, socket.SOCK_STREAM))
+    code = wire.sock.connect_ex((place.ip, place.port))
+    while code == errno.EINPROGRESS:
+        if wire.wait(select.POLLOUT, patience.slice):
+            code = wire.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        else:
             patience.check()
-        if code:
-            raise OSError(code, os.strerror(code))
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
+    if code:
+        raise OSError(code, os.strerror(code))
+    return wire

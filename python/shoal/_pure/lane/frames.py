@@ -4,6 +4,7 @@ The same as in the Rust crate `shoal-lane`, whose page explains them.
 """
 
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple, Self
 
@@ -16,6 +17,8 @@ __all__ = [
     "MOST_LEASES",
     "NEVER",
     "POLICIES",
+    "REPLY",
+    "REQUEST",
     "WELCOME",
     "InvalidError",
     "Item",
@@ -33,6 +36,8 @@ HELLO: Final = struct.Struct("<16s?7x")
 """A stream, and whether requests were sent on an earlier connection of it."""
 WELCOME: Final = struct.Struct("<??6xQQ")
 """Whether the stream is unknown, whether a reply follows, the epoch, and what is done."""
+REQUEST: Final = struct.Struct("<BBBBIIIQQQQQQ")
+REPLY: Final = struct.Struct("<B3xIQQ")
 ITEM: Final = struct.Struct("<QQIB?2x")
 LEASE: Final = struct.Struct("<16sQ")
 """A holder, and the number of its first lease."""
@@ -43,6 +48,7 @@ NEVER: Final = 2**64 - 1
 _ANY: Final = 2**64 - 1
 """A bound that the client does not ask for."""
 _WAITS: Final = 1
+_LONGEST_KEY: Final = 65_535
 _LONGEST_BODY: Final = 4096
 _LARGEST_PAYLOAD: Final = 2**40
 _HOLDER: Final = 16
@@ -119,12 +125,9 @@ class Request(NamedTuple):
     maxsize: int | None = None
     max_bytes: int | None = None
 
-    _FORMAT = struct.Struct("<BBBBIIIQQQQQQ")
-    SIZE = _FORMAT.size
-
     def packed(self) -> bytes:
         """Return its bytes."""
-        return self._FORMAT.pack(
+        return REQUEST.pack(
             *(self.op, self.policy, self.waits, self.kind, self.sender, self.left, self.key_length),
             *(self.length, self.seq, self.amount, self.deadline),
             *(_ANY if bound is None else bound for bound in (self.maxsize, self.max_bytes)),
@@ -137,14 +140,12 @@ class Request(NamedTuple):
         Raises:
             InvalidError: The bytes are none.
         """
-        op, policy, flags, kind, sender, left, key_length, length, seq, *rest = cls._FORMAT.unpack(
-            data
-        )
+        op, policy, flags, kind, sender, left, key_length, length, seq, *rest = REQUEST.unpack(data)
         amount, deadline, maxsize, max_bytes = rest
         if (
             not Op.PUT <= op <= Op.SETTLE
             or policy >= len(POLICIES)
-            or key_length > 0xFFFF
+            or key_length > _LONGEST_KEY
             or length > _LARGEST_PAYLOAD
             or not 1 <= seq < _ANY
         ):
@@ -162,21 +163,18 @@ class Reply(NamedTuple):
     Attributes:
         status: The outcome.
         seq: The request.
-        count: Number of items in the body.
+        items: Number of items in the body.
         length: Length of the body in bytes.
     """
 
     status: Status
     seq: int
-    count: int = 0
+    items: int = 0
     length: int = 0
-
-    _FORMAT = struct.Struct("<B3xIQQ")
-    SIZE = _FORMAT.size
 
     def packed(self) -> bytes:
         """Return its bytes."""
-        return self._FORMAT.pack(self.status, self.count, self.length, self.seq)
+        return REPLY.pack(self.status, self.items, self.length, self.seq)
 
     @classmethod
     def of(cls, data: bytes | bytearray) -> Self:
@@ -185,7 +183,7 @@ class Reply(NamedTuple):
         Raises:
             InvalidError: The bytes are none.
         """
-        status, count, length, seq = cls._FORMAT.unpack(data)
+        status, count, length, seq = REPLY.unpack(data)
         if status > Status.FAILED or (status != Status.DONE and length > _LONGEST_BODY):
             raise InvalidError(f"status={status} of a reply with {length} bytes")
         return cls(Status(status), seq, count, length)
@@ -237,7 +235,7 @@ def refusal_of(data: bytes | bytearray) -> Refusal:
     return Refusal(_REFUSALS[kind], held, bound, length)
 
 
-def packed_leases(holder: bytes, numbers: list[int]) -> bytes:
+def packed_leases(holder: bytes, numbers: Sequence[int]) -> bytes:
     """Return the payload of a request to renew or to end leases."""
     return struct.pack(f"<{_HOLDER}s{len(numbers)}Q", holder, *numbers)
 

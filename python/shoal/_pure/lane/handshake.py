@@ -29,7 +29,7 @@ def _tag(key: bytes, role: bytes, client: bytes, server: bytes) -> bytes:
     return hmac.digest(key, b"shoal-lane " + role + _NUMBER + client + server, "sha256")
 
 
-def _check_tag(key: bytes, role: bytes, nonces: tuple[bytes, bytes], tag: bytes) -> None:
+def _check_tag(key: bytes, role: bytes, nonces: tuple[bytes, bytes], tag: bytearray) -> None:
     if hmac.compare_digest(tag, _tag(key, role, *nonces)):
         return
     other = b"server" if role == b"client" else b"client"

@@ -6,7 +6,14 @@ from collections.abc import Iterable
 from concurrent.futures import CancelledError
 from typing import Any, Final, Self, final
 
-from shoal._pure.lane.client import FailedError, LaneCancel, LaneClient, Question
+from shoal._pure.lane.client import (
+    FailedError,
+    LaneCancel,
+    LaneClient,
+    Question,
+    TakenMessages,
+    requests_of,
+)
 from shoal._pure.lane.frames import POLICIES, Item, Op, Request, Status, refusal_of
 from shoal._pure.shm.checks import Call, Waiting, flag, weights_for, whole
 from shoal._pure.shm.parcel import ShmParcel
@@ -91,9 +98,9 @@ class LaneMessage:
 
 def _leased(client: LaneClient, number: int, item: Item, value: Any) -> LaneMessage:
     message = object.__new__(LaneMessage)
-    message._client, message._number = client, number  # noqa: SLF001  (its constructor)
-    message._item, message._value = item, value  # noqa: SLF001
-    message._ended, message._pid = "", os.getpid()  # noqa: SLF001
+    message._client, message._number = client, number
+    message._item, message._value = item, value
+    message._ended, message._pid = "", os.getpid()
     return message
 
 
@@ -101,7 +108,12 @@ class LaneQueue:
     """A queue of a session of another node; see `_rust.pyi`."""
 
     __module__ = "shoal._backend"
+    _bounds: tuple[int | None, int | None]
     _client: LaneClient
+    _failed: deque[ChannelDecodeError]
+    _key: bytes
+    _name: str
+    _policy: str
 
     def __new__(
         cls,
@@ -130,7 +142,7 @@ class LaneQueue:
         self._bounds = maxsize, max_bytes
         self._policy = policy
         self._name = name or f"queue {key!r}"
-        self._failed: deque[ChannelDecodeError] = deque()
+        self._failed = deque()
         return self
 
     @property
@@ -259,12 +271,12 @@ class LaneQueue:
         )
         question = Question(request, self._key, [data], call, not call.over, cancel)
         try:
-            connection, *_ = self._client.ask(question)
+            connection, *_ = requests_of(self._client).ask(question)
         except FailedError as failed:
             raise self._put_failed(call, failed) from None
         except ConnectionResetError as error:
             raise ConnectionResetError(f"{error}: {_UNKNOWN}") from None
-        self._client.keep_idle(connection)
+        requests_of(self._client).keep_idle(connection)
 
     def _put_failed(self, call: Call, failed: FailedError) -> ShoalError:
         if failed.status is Status.CLOSED:
@@ -293,7 +305,7 @@ class LaneQueue:
         self,
         call: Call,
         want: Request,
-        lease: bool,  # noqa: FBT001  (checked here for all callers)
+        lease: bool,
         cancel: LaneCancel | None = None,
         payload: list[Any] | None = None,
     ) -> list[Any]:
@@ -307,8 +319,7 @@ class LaneQueue:
             taken = self._taken(call, question)
             try:
                 rebuilt = [self._rebuilt(item, data) for item, data in taken.messages]
-                if cancel is not None and cancel.cancelled:
-                    raise CancelledError(f"{call.op}: {self._name}: cancelled")
+                self._check(call, cancel)
             except BaseException:
                 taken.give_back()
                 raise
@@ -318,9 +329,13 @@ class LaneQueue:
             # Too late: they are in the queue again.
             question.waits = not call.over
 
-    def _taken(self, call: Call, question: Question) -> Any:
+    def _check(self, call: Call, cancel: LaneCancel | None) -> None:
+        if cancel is not None and cancel.cancelled:
+            raise CancelledError(f"{call.op}: {self._name}: cancelled")
+
+    def _taken(self, call: Call, question: Question) -> TakenMessages:
         try:
-            return self._client.take(question)
+            return requests_of(self._client).take(question)
         except CancelledError:
             raise CancelledError(f"{call.op}: {self._name}: cancelled") from None
         except FailedError as failed:

@@ -1,24 +1,24 @@
 """`LaneServer`: lets processes of other nodes use the queues of a session."""
 
 import contextlib
-import ipaddress
 import os
 import select
 import socket
 import threading
 import time
-from typing import Any, Final, Self
+from typing import Final, Self
 
+from shoal._pure.lane.arguments import checked_ip, checked_key
 from shoal._pure.lane.frames import HELLO, WELCOME, InvalidError
-from shoal._pure.lane.handshake import KEY_BYTES, HandshakeError, as_server
+from shoal._pure.lane.handshake import HandshakeError, as_server
 from shoal._pure.lane.serving import Serving
-from shoal._pure.lane.streams import ForgottenError, Leases, Lent, Record, Streams, TakenError
+from shoal._pure.lane.shared import Shared
+from shoal._pure.lane.streams import ForgottenError, Record, TakenError
 from shoal._pure.lane.wire import CutError, LateError, Patience, Wire
-from shoal._pure.shm.queue import ShmQueue
 from shoal._pure.shm.session import ShmSession, joined
-from shoal.errors import ShoalTypeError, ShoalValueError, TransportError
+from shoal.errors import ShoalTypeError, TransportError
 
-__all__ = ["LaneServer", "Shared", "checked_ip", "checked_key"]
+__all__ = ["LaneServer"]
 
 _BACKLOG: Final = 1024
 _HANDSHAKE_S: Final = 5.0
@@ -28,83 +28,22 @@ _APART_S: Final = 2.0
 """Seconds that a stream is known after its client ended the connection."""
 _CUT_S: Final = 12.0
 """Seconds that a stream is known after its connection ended in any other way."""
-_LEASE_S: Final = 12.0
 _UPKEEP_S: Final = 0.5
-_MANY: Final = 1024
-"""Maximum number of queues that stay open."""
-
-
-def checked_ip(ip: Any) -> str:
-    """Check that an argument is an IP address; return it."""
-    if not isinstance(ip, str):
-        raise ShoalTypeError(f"ip={ip!r}: expected a str")
-    try:
-        ipaddress.ip_address(ip)
-    except ValueError:
-        raise ShoalValueError(f"ip={ip!r}: expected an IP address") from None
-    return ip
-
-
-def checked_key(key: Any) -> bytes:
-    """Check that an argument is a job's key, whose value is not shown; return it."""
-    if not isinstance(key, bytes):
-        raise ShoalTypeError(f"key={key!r}: expected bytes")
-    if len(key) != KEY_BYTES:
-        raise ShoalValueError(f"key: expected {KEY_BYTES} bytes, got {len(key)}")
-    return key
-
-
-class Shared:
-    """What the connections of a server share.
-
-    Args:
-        session: The session.
-
-    Attributes:
-        epoch: A random number of this server.
-        ends: Whether the server ends.
-        lent: Counts the messages that clients have.
-        streams: The streams of requests.
-        leases: The leases of clients.
-    """
-
-    def __init__(self, session: ShmSession) -> None:
-        self._session = session
-        self.epoch = int.from_bytes(os.urandom(8), "little") or 1
-        self.ends = False
-        self.lent = Lent()
-        self.streams = Streams(self.lent)
-        self.leases = Leases(self.lent, _LEASE_S)
-        self._queues: dict[bytes, ShmQueue] = {}
-
-    def queue(self, key: bytes, maxsize: int | None, max_bytes: int | None) -> ShmQueue:
-        """Return the queue of a key.
-
-        Raises:
-            ChannelExistsError: It has other bounds.
-        """
-        queue = self._queues.get(key)
-        if (
-            queue is None
-            or maxsize not in (None, queue.maxsize)
-            or max_bytes not in (None, queue.max_bytes)
-        ):
-            queue = ShmQueue(self._session, key, maxsize, max_bytes, "the queue", parcels=True)
-            if len(self._queues) >= _MANY:
-                self._queues.clear()
-            self._queues[key] = queue
-        return queue
-
-    def forget_queue(self, key: bytes) -> None:
-        """Do not keep a queue open, which is closed."""
-        self._queues.pop(key, None)
 
 
 class LaneServer:
     """A server beside a session; see `_rust.pyi`."""
 
     __module__ = "shoal._backend"
+    _accepting: threading.Thread
+    _address: tuple[str, int]
+    _key: bytes
+    _listener: socket.socket
+    _lock: threading.Lock
+    _pid: int
     _shared: Shared
+    _strangers: list[Wire]
+    _wires: dict[Wire, threading.Thread]
 
     def __new__(cls, session: ShmSession, ip: str, key: bytes) -> Self:
         """Listen on a free port of an IP address."""
@@ -117,14 +56,14 @@ class LaneServer:
         self._key = key
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._wires: dict[Wire, threading.Thread] = {}
-        self._strangers: list[Wire] = []
+        self._wires = {}
+        self._strangers = []
         family = socket.AF_INET6 if ":" in ip else socket.AF_INET
         try:
             self._listener = socket.create_server((ip, 0), family=family, backlog=_BACKLOG)
         except OSError as error:
             raise TransportError(f"no server can listen on {ip}: {error}") from None
-        self._listener.setblocking(False)
+        self._listener.setblocking(False)  # noqa: FBT003  (its only argument)
         self._address = self._listener.getsockname()[:2]
         self._accepting = threading.Thread(target=self._accept, name="lane-accept", daemon=True)
         self._accepting.start()
@@ -228,7 +167,7 @@ class LaneServer:
         try:
             record = shared.streams.take(stream, wire, until, again=again)
         except ForgottenError:
-            wire.send([WELCOME.pack(True, False, shared.epoch, 0)], patience)
+            wire.send([WELCOME.pack(1, 0, shared.epoch, 0)], patience)
             return
         except TakenError:
             return
@@ -246,9 +185,7 @@ class LaneServer:
             shared.streams.give_back(stream, record, remembered)
 
     def _welcome(self, wire: Wire, record: Record, patience: Patience) -> None:
-        welcome = WELCOME.pack(False, record.failed is not None, self._shared.epoch, record.done)
+        welcome = WELCOME.pack(0, record.failed is not None, self._shared.epoch, record.done)
         failed = record.failed
         more = [] if failed is None else [failed[0].packed(), failed[1]]
         wire.send([welcome, *more], patience)
-
-

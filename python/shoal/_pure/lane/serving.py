@@ -4,13 +4,14 @@ import select
 import sqlite3
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from shoal._pure.lane.frames import (
     ITEM,
     LEASE,
     NEVER,
     POLICIES,
+    REQUEST,
     InvalidError,
     Op,
     Reply,
@@ -19,6 +20,7 @@ from shoal._pure.lane.frames import (
     leases_of,
     packed_refusal,
 )
+from shoal._pure.lane.shared import Shared
 from shoal._pure.lane.streams import Record
 from shoal._pure.lane.wire import CutError, LateError, Patience, Wire
 from shoal._pure.shm.checks import Call
@@ -35,9 +37,6 @@ from shoal.errors import (
     ShoalError,
     ShoalTimeoutError,
 )
-
-if TYPE_CHECKING:
-    from shoal._pure.lane.server import Shared
 
 __all__ = ["Serving"]
 
@@ -72,7 +71,7 @@ class Serving:
         record: The record of its stream.
     """
 
-    def __init__(self, shared: "Shared", wire: Wire, record: Record) -> None:
+    def __init__(self, shared: Shared, wire: Wire, record: Record) -> None:
         self._shared = shared
         self._wire = wire
         self._record = record
@@ -94,7 +93,7 @@ class Serving:
                 if not self._wire.wait(select.POLLIN, _IDLE_S) and self._record.lent is None:
                     return
                 continue
-            request = Request.of(self._wire.receive(Request.SIZE, _FOREVER))
+            request = Request.of(self._wire.receive(REQUEST.size, _FOREVER))
             key = bytes(self._wire.receive(request.key_length, _FOREVER))
             self._unread = request.length
             if request.op in (Op.KEEP, Op.GIVE_BACK):

@@ -194,5 +194,3 @@ class Leases:
             over = [name for name, (ends, _) in self._all.items() if everything or ends <= now]
             messages = [self._all.pop(name)[1] for name in over]
         self._lent.end(messages, acknowledged=False)
-
-

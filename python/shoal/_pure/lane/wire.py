@@ -4,6 +4,7 @@ import select
 import socket
 import struct
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from typing import Any, Final
@@ -94,7 +95,7 @@ class Wire:
     """A connection.
 
     Args:
-        sock: Its socket, connected.
+        sock: Its socket.
 
     Attributes:
         sock: Same as the argument.
@@ -102,8 +103,10 @@ class Wire:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        # Python would warn of a socket that is not closed.
+        weakref.finalize(self, sock.close).atexit = False
         try:
-            sock.setblocking(False)
+            sock.setblocking(False)  # noqa: FBT003  (its only argument)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _KEEPALIVE:

@@ -5,14 +5,11 @@ import pickle
 from typing import Any, Final, Self, SupportsIndex, final
 
 from shoal._pure.shm.checks import whole
-from shoal._pure.shm.payload import Payload, decode, encode
+from shoal._pure.shm.payload import KINDS, Payload, decode, encode
 from shoal.errors import ShoalTypeError
 
 __all__ = ["ShmParcel", "payload_of"]
 
-_KIND: Final = 1
-_LAST_KIND: Final = 2
-"""The Rust core has two kinds; this one makes parcels of the first and treats both the same."""
 _WITH_BUFFERS: Final = 5
 """Lowest pickle protocol that supports buffers beside the pickle."""
 _BESIDE: Final = 4096
@@ -32,7 +29,7 @@ class ShmParcel:
 
     def __new__(cls, kind: int, data: Any, sender: int | None = None) -> Self:
         """Create a parcel from the kind, data and sender of another."""
-        whole(kind, "kind", _KIND, _LAST_KIND)
+        whole(kind, "kind", KINDS[0], KINDS[-1])
         _bytes_of(data)
         if sender is None:
             sender = os.getpid()
@@ -47,7 +44,8 @@ class ShmParcel:
         """Encode an object."""
         if type(obj) is ShmParcel:
             return cls(*obj.__reduce_ex__(0)[1])
-        return cls(_KIND, encode(obj).copied())
+        payload = encode(obj)
+        return cls(payload.kind, payload.copied())
 
     @property
     def sender(self) -> int:
@@ -62,7 +60,7 @@ class ShmParcel:
     def open(self) -> Any:
         """Rebuild the object."""
         data = _bytes_of(self._data)
-        return decode(memoryview(bytearray(data)) if data.readonly else data)
+        return decode(self._kind, memoryview(bytearray(data)) if data.readonly else data)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         data: Any = _bytes_of(self._data)
@@ -76,7 +74,7 @@ class ShmParcel:
 def payload_of(parcel: ShmParcel) -> Payload:
     """Return the payload to put for a parcel; if it is damaged, decoding the message fails later."""
     data = _bytes_of(parcel._data)  # noqa: SLF001  (a friend of the class)
-    return Payload([(0, data)], len(data))
+    return Payload([(0, data)], len(data), parcel._kind)  # noqa: SLF001
 
 
 def _bytes_of(data: Any) -> memoryview:

@@ -75,7 +75,7 @@ def release(db: sqlite3.Connection, number: int) -> list[int]:
 
 def requeue(db: sqlite3.Connection, message: int) -> None:
     """Put a leased message at the end of its queue again, as redelivered."""
-    columns = "queue, sender, weight, size, memory, written, data, file"
+    columns = "queue, sender, kind, weight, size, memory, written, data, file"
     db.execute(
         f"INSERT INTO messages (state, redelivered, {columns}) "  # noqa: S608  (they are constants)
         f"SELECT {QUEUED}, 1, {columns} FROM messages WHERE id = ?",

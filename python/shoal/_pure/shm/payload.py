@@ -1,23 +1,50 @@
-"""Encodes objects as payloads, and decodes them.
+"""Encodes objects as messages, and decodes those of both cores.
 
-A payload starts with a table: the number of its parts and their lengths, eight bytes each. Then
-follow the parts, a pickle and the buffers beside it, each from a multiple of 64 bytes on except
-for the pickle.
+The layout is that of the Rust crate `shoal-format`, whose page has a table: a head, which is one
+value, and behind it pieces of 4 KiB or more, each from a multiple of 64 bytes on. This core encodes
+every object as a pickle, and decodes all types of values.
 """
 
+import importlib
+import math
 import struct
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from shoal.errors import DependencyError
 from shoal.pickling import dumps, loads
 
-__all__ = ["LARGE", "Payload", "decode", "encode"]
+__all__ = ["KINDS", "LARGE", "Payload", "decode", "encode"]
 
 LARGE: Final = 64 * 1024
 """Payloads of at least this many bytes are in files, and parts of this size arrive as views."""
 
+_PLAIN: Final = 1
+_PIECES: Final = 2
+KINDS: Final = (_PLAIN, _PIECES)
+"""The kinds of messages: only a head, and a head with pieces behind it."""
+
 _ALIGNMENT: Final = 64
 _NUMBER: Final = 8
+_PIECE: Final = 4096
+_DEEPEST: Final = 32
+_MOST_DIMENSIONS: Final = 16
+_SHORT: Final = 254
+"""The first byte of a length of 4 bytes; the next one is that of a length of 8."""
+_LIST: Final = 12
+_TUPLE: Final = 13
+_DICT: Final = 14
+_PICKLE: Final = 17
+
+# The formats of arrays and the dtypes of tensors: a message has the index.
+_ARRAYS: Final = "?bBhHiIlLqQefdgFDG"
+_TENSORS: Final = (
+    "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
+    "uint16", "uint32", "uint64", "complex64", "complex128", "complex32", "float8_e4m3fn",
+    "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +54,12 @@ class Payload:
     Attributes:
         parts: Its parts, with their offsets.
         size: Number of bytes.
+        kind: The kind of the message.
     """
 
     parts: list[tuple[int, Any]]
     size: int
+    kind: int = _PLAIN
 
     def copied(self) -> bytearray:
         """Return its bytes."""
@@ -47,43 +76,211 @@ def encode(obj: Any) -> Payload:
         ShoalValueError: The object cannot be pickled.
     """
     pickled, buffers = dumps(obj)
-    lengths = [len(pickled), *map(len, buffers)]
-    table = struct.pack(f"<{1 + len(lengths)}Q", len(lengths), *lengths)
-    parts: list[tuple[int, Any]] = [(0, table), (len(table), pickled)]
-    end = len(table) + len(pickled)
+    head, pieces = bytearray([_PICKLE]), list[Any]()
+
+    def add(part: Any) -> None:
+        head.extend(_length(len(part)))
+        if len(part) < _PIECE:
+            head.extend(part)
+        else:
+            pieces.append(part)
+
+    add(pickled)
+    head.extend(_length(len(buffers)))
     for buffer in buffers:
+        add(buffer)
+    if not pieces:
+        return Payload([(0, head)], len(head))
+    parts: list[tuple[int, Any]] = [(0, struct.pack("<Q", len(head)) + head)]
+    end = _NUMBER + len(head)
+    for piece in pieces:
         start = _aligned(end)
-        parts.append((start, buffer))
-        end = start + len(buffer)
-    return Payload(parts, end)
+        parts.append((start, piece))
+        end = start + len(piece)
+    return Payload(parts, end, _PIECES)
 
 
-def decode(data: memoryview) -> Any:
+def decode(kind: int, data: memoryview) -> Any:
     """Rebuild an object; its large buffers are views of `data`, which must be writable.
 
     Raises:
-        ValueError: The payload is damaged.
+        ValueError: The message is damaged.
         Exception: Any error that the classes of the object raise.
     """
-    pickled, *buffers = _parts(data)
-    # A view of a small part would keep all of the memory and cost more than the copy.
-    return loads(pickled, [part if len(part) >= LARGE else bytearray(part) for part in buffers])
+    return _Decoder(kind, data).message()
 
 
-def _parts(data: memoryview) -> list[memoryview]:
-    count = int.from_bytes(data[:_NUMBER], "little")
-    end = _NUMBER * (1 + count)
-    if count < 1 or end > len(data):
-        raise ValueError(f"the message is damaged: it has {len(data)} bytes and {count} parts")
-    parts: list[memoryview] = []
-    for length in struct.unpack(f"<{count}Q", data[_NUMBER:end]):
-        start = _aligned(end) if parts else end
-        end = start + length
-        parts.append(data[start:end])
-    if end != len(data):
-        raise ValueError(f"the message is damaged: it takes {end} bytes and has {len(data)}")
-    return parts
+def _length(number: int) -> bytes:
+    if number < _SHORT:
+        return bytes([number])
+    if number < 2**32:
+        return struct.pack("<BI", _SHORT, number)
+    return struct.pack("<BQ", _SHORT + 1, number)
 
 
 def _aligned(offset: int) -> int:
     return -(-offset // _ALIGNMENT) * _ALIGNMENT
+
+
+class _Decoder:
+    """Reads the values of one message, in their order."""
+
+    def __init__(self, kind: int, data: memoryview) -> None:
+        start, length = 0, len(data)
+        if kind not in KINDS or (kind == _PIECES and length < _NUMBER):
+            raise ValueError(
+                f"the message is damaged: it is of kind {kind} where {_PLAIN} or {_PIECES} was "
+                "expected"
+            )
+        if kind == _PIECES:
+            start, length = _NUMBER, int.from_bytes(data[:_NUMBER], "little")
+        if length > len(data) - start:
+            raise ValueError(
+                f"the message is damaged: its head takes {length} bytes and all of it {len(data)}"
+            )
+        self._head = bytes(data[start : start + length])
+        self._at = 0
+        self._data = data if kind == _PIECES else None
+        self._end = start + length
+
+    def message(self) -> Any:
+        """Return the object of the whole message."""
+        value = self._value(0)
+        behind = self._data is not None and self._end != len(self._data)
+        if self._at < len(self._head) or behind:
+            raise self._damage("it goes on where it should end")
+        return value
+
+    def _value(self, depth: int) -> Any:
+        tag = self._take(1)[0]
+        read = self._TAGS.get(tag)
+        if read is not None:
+            return read(self)
+        if tag == _PICKLE and depth == 0:
+            return self._pickle()
+        if tag not in (_LIST, _TUPLE, _DICT):
+            raise self._damage("a value of it has no type that exists")
+        if depth >= _DEEPEST:
+            raise self._damage("it is nested too deep")
+        depth += 1
+        if tag == _DICT:
+            pairs = range(self._count(2))
+            return {self._value(depth): self._value(depth) for _ in pairs}
+        values = [self._value(depth) for _ in range(self._count(1))]
+        return values if tag == _LIST else tuple(values)
+
+    def _number(self, layout: str) -> Any:
+        (value,) = struct.unpack(layout, self._take(struct.calcsize(layout)))
+        return value
+
+    def _pickle(self) -> Any:
+        pickled = self._bytes()
+        return loads(pickled, [self._buffer(self._size()) for _ in range(self._count(1))])
+
+    def _array(self) -> Any:
+        numpy = importlib.import_module("numpy")
+        index = self._take(1)[0]
+        if index >= len(_ARRAYS):
+            raise self._damage("it has a dtype that does not exist here")
+        dtype = numpy.dtype(_ARRAYS[index])
+        shape, size = self._shape(dtype.itemsize)
+        return (
+            numpy.ndarray(shape, dtype, self._buffer(size)) if size else numpy.empty(shape, dtype)
+        )
+
+    def _tensor(self) -> Any:
+        torch = _torch()
+        index = self._take(1)[0]
+        name = _TENSORS[index] if index < len(_TENSORS) else ""
+        dtype = getattr(torch, name, None)
+        if dtype is None:
+            raise self._damage("it has a dtype that does not exist here")
+        shape, size = self._shape(dtype.itemsize)
+        if not size:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(self._buffer(size), dtype=dtype).reshape(shape)
+
+    def _shape(self, item_size: int) -> tuple[list[int], int]:
+        dimensions = self._size()
+        if dimensions > _MOST_DIMENSIONS:
+            raise self._damage("an array has too many dimensions")
+        shape = [self._size() for _ in range(dimensions)]
+        return shape, item_size * math.prod(shape)
+
+    def _text(self) -> str:
+        return str(self._bytes(), "utf-8")
+
+    def _bytes(self) -> bytes:
+        return bytes(self._find(self._size()))
+
+    def _buffer(self, length: int) -> Any:
+        """Return writable bytes: a view of large ones, which alone are worth to keep all memory."""
+        found = self._find(length)
+        return found if length >= LARGE else bytearray(found)
+
+    def _find(self, length: int) -> bytes | memoryview:
+        """Return the bytes of a value: in the head if they are few, otherwise in the next piece."""
+        if length < _PIECE:
+            return self._slice(length)
+        start = _aligned(self._end)
+        if self._data is None or start + length > len(self._data):
+            raise self._damage("something in it is longer than all of it")
+        self._end = start + length
+        return self._data[start : self._end]
+
+    def _count(self, least: int) -> int:
+        """Read the number of values that take at least `least` bytes each."""
+        count = self._size()
+        if count * least > len(self._head) - self._at:
+            raise self._damage("it has fewer values than it says")
+        return count
+
+    def _size(self) -> int:
+        first = self._take(1)[0]
+        if first < _SHORT:
+            return first
+        return int.from_bytes(self._take(4 if first == _SHORT else 8), "little")
+
+    def _take(self, length: int) -> bytes:
+        if self._at + length > len(self._head):
+            raise self._damage("it ends too early")
+        return self._slice(length)
+
+    def _slice(self, length: int) -> bytes:
+        start, self._at = self._at, self._at + length
+        if self._at > len(self._head):
+            self._at = start
+            raise self._damage("something in it is longer than the rest of it")
+        return self._head[start : self._at]
+
+    def _damage(self, what: str) -> ValueError:
+        return ValueError(f"the message is damaged: {what}, before byte {self._at} of its head")
+
+    _TAGS: Final[dict[int, Callable[["_Decoder"], Any]]] = {
+        1: lambda _: None,
+        2: lambda _: True,
+        3: lambda _: False,
+        4: lambda self: self._number("<b"),
+        5: lambda self: self._number("<q"),
+        6: lambda self: int.from_bytes(self._slice(self._size()), "little", signed=True),
+        7: lambda self: self._number("<d"),
+        8: lambda self: complex(self._number("<d"), self._number("<d")),
+        9: lambda self: self._text(),
+        10: lambda self: self._bytes(),
+        11: lambda self: bytearray(self._find(self._size())),
+        15: lambda self: self._array(),
+        16: lambda self: self._tensor(),
+    }
+
+
+def _torch() -> Any:
+    module = sys.modules.get("torch")
+    if module is not None:
+        return module
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise DependencyError(
+            "the message holds a torch tensor and torch cannot be imported here: install "
+            "shoal[torch]"
+        ) from error

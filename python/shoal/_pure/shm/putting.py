@@ -159,6 +159,7 @@ def _insert(
         "queue": queue.number,
         "state": QUEUED,
         "sender": message.sender,
+        "kind": message.payload.kind,
         "weight": message.weight,
         "size": size,
         "memory": memory,

@@ -10,7 +10,7 @@ from typing import Final
 
 __all__ = ["FORMAT", "LEASED", "LOANED", "QUEUED", "RESERVED", "SCHEMA"]
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """The version of these tables."""
 
 QUEUED: Final = 0
@@ -40,7 +40,7 @@ CREATE TABLE users (id INTEGER PRIMARY KEY AUTOINCREMENT, queue INTEGER, partici
 CREATE INDEX used ON users (queue);
 CREATE TABLE messages (
     id INTEGER PRIMARY KEY AUTOINCREMENT, queue INTEGER, state INTEGER, owner INTEGER,
-    sender INTEGER, weight INTEGER, size INTEGER, memory INTEGER, redelivered INTEGER,
+    sender INTEGER, kind INTEGER, weight INTEGER, size INTEGER, memory INTEGER, redelivered INTEGER,
     written REAL, data BLOB, file TEXT
 );
 CREATE INDEX waiting ON messages (queue, id) WHERE state = 0;

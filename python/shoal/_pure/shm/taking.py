@@ -236,7 +236,9 @@ def _bytes_of(row: sqlite3.Row) -> Memory | bytearray:
 
 def _value(row: sqlite3.Row, memory: Memory | bytearray, *, parcels: bool) -> Any:
     """Return the object of a message, or its parcel."""
-    return ShmParcel(1, memory, row["sender"]) if parcels else decode(memoryview(memory))
+    if parcels:
+        return ShmParcel(row["kind"], memory, row["sender"])
+    return decode(row["kind"], memoryview(memory))
 
 
 def _not_rebuilt(queue: QueueRow, row: sqlite3.Row, error: BaseException) -> ChannelDecodeError:

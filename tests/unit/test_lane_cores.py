@@ -1,0 +1,218 @@
+"""Lanes between processes that chose different cores; and what the pure core does after cuts and kills."""
+
+import contextlib
+import os
+import signal
+import socket
+
+import pytest
+
+from shoal import _backend
+from shoal.errors import ChannelClosed, ChannelEmpty, ShoalTimeoutError
+from shoal.shm.keys import canonical
+from support.channel_actor import DEADLINE_S
+from support.cutting_relay import CuttingRelay
+from support.processes import until
+
+KEY = bytes(range(32))
+Q = canonical(b"q")
+
+between_cores = pytest.mark.parametrize(
+    ("there", "here"), [("rust", "pure"), ("pure", "rust")], indirect=True
+)
+# The Rust core has tests of its own for both ends.
+with_the_pure_core = pytest.mark.parametrize(
+    ("there", "here"), [("pure", "pure"), ("rust", "pure"), ("pure", "rust")], indirect=True
+)
+
+
+@pytest.fixture
+def there(request):
+    """The core of the process that owns the session."""
+    return _backend.load(request.param)
+
+
+@pytest.fixture
+def here(request):
+    """The core of the process on another node."""
+    return _backend.load(request.param)
+
+
+@pytest.fixture
+def session(there, place):
+    session = there.ShmSession(dir=place, max_bytes=64 * 2**20)
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def server(there, session):
+    server = there.LaneServer(session, "127.0.0.1", KEY)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def far(here, server):
+    """Make a queue of the other node, over an address that is the server's by default."""
+
+    def made(address=server.address, **options):
+        client = here.LaneClient(*address, KEY)
+        return here.LaneQueue(client, Q, name="queue 'q'", **options)
+
+    return made
+
+
+@between_cores
+def test_objects_pass_between_the_cores(there, session, far):
+    np = pytest.importorskip("numpy")
+    near, far = there.ShmQueue(session, Q), far()
+    items = [b"x", "text", {"a": [1, 2.5, None]}, bytes(100_000), list(range(3000)), None]
+    far.put_many(items, range(6))
+    assert near.get_batch(15) == items
+    near.put_many(items, range(6))
+    assert far.get_batch(15) == items
+    sent = {"a": np.arange(60_000).reshape(200, 300), "b": np.ones((3, 5), "f2")[::2]}
+    for put, get in ((far.put, near.get), (near.put, far.get)):
+        put(sent)
+        got = get()
+        for name, array in sent.items():
+            assert got[name].dtype == array.dtype
+            assert np.array_equal(got[name], array)
+            got[name][...] = 7
+
+
+@between_cores
+def test_refusals_leases_and_the_end_of_a_queue_pass_between_the_cores(there, session, server, far):
+    near, far = there.ShmQueue(session, Q, 2), far(maxsize=2)
+    far.put_many([1, 2])
+    with pytest.raises(ShoalTimeoutError, match=r"no room in queue .q. within 0\.01 s") as full:
+        far.put(3, 0, 0.01)
+    assert full.value.refusal == ("messages", 2, 2, 0)
+    first, second = far.get_many(2, lease=True)
+    assert (server.lent, server.leases) == (2, 2)
+    first.ack()
+    second.give_back()
+    assert (near.get(), server.lent) == (2, 0)
+    with pytest.raises(ChannelEmpty, match="get_nowait: queue 'q' is empty"):
+        far.get_nowait()
+    near.close()
+    with pytest.raises(ChannelClosed, match="put: queue 'q' is closed"):
+        far.put(1)
+    with pytest.raises(ChannelClosed, match="get: queue 'q' is closed and empty"):
+        far.get()
+
+
+@with_the_pure_core
+def test_puts_over_cuts_store_each_object_once_and_in_order(there, session, server, far):
+    near = there.ShmQueue(session, Q)
+    with CuttingRelay(server.address, 1500, 1) as relay:
+        queue = far(relay.address)
+        for number in range(100):
+            queue.put(number)
+        assert relay.cuts > 5
+    assert [near.get_nowait() for _ in range(100)] == list(range(100))
+    assert near.empty()
+
+
+@with_the_pure_core
+def test_gets_over_cuts_return_each_object_once_and_in_order(there, session, server, far):
+    near = there.ShmQueue(session, Q)
+    near.put_many(range(100))
+    with CuttingRelay(server.address, 1500, 2) as relay:
+        queue = far(relay.address)
+        got = [queue.get() for _ in range(50)]
+        for _ in range(50):
+            lease = queue.get(lease=True)
+            got.append(lease.value)
+            lease.ack()
+        with pytest.raises(ChannelEmpty):
+            queue.get_nowait()
+        assert relay.cuts > 5
+    assert got == list(range(100))
+    assert server.lent == 0
+
+
+@with_the_pure_core
+def test_a_long_object_is_whole_after_cuts_in_the_middle_of_it(there, session, server, far):
+    near, sent = there.ShmQueue(session, Q), os.urandom(3 * 2**20)
+    with CuttingRelay(server.address, 6 * 2**20, 3) as relay:
+        queue = far(relay.address)
+        for _ in range(6):
+            queue.put(sent)
+            assert near.get() == sent
+            near.put(sent)
+            assert queue.get() == sent
+        assert relay.cuts
+
+
+def killed_child(work, seen):
+    """Run `work(note)` in a forked child until it has noted `seen` numbers, kill it; return them."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            work(lambda number: os.write(writer, number.to_bytes(4, "little")))
+        os._exit(1)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as notes:
+        noted = [notes.read(4) for _ in range(seen)]
+        os.kill(child, signal.SIGKILL)
+        noted += iter(lambda: notes.read(4), b"")
+    os.waitpid(child, 0)
+    return [int.from_bytes(each, "little") for each in noted]
+
+
+@with_the_pure_core
+def test_a_killed_producer_has_put_what_it_noted_once(there, session, far):
+    near = there.ShmQueue(session, Q)
+
+    def work(note):
+        queue = far()
+        for number in range(10_000):
+            queue.put(number)
+            note(number)
+
+    for seen in (1, 20, 50):
+        noted = killed_child(work, seen)
+        found = []
+        with contextlib.suppress(ShoalTimeoutError):
+            while True:
+                found.append(near.get(0.3))
+        # It may have died between a put and its note.
+        assert found == list(range(len(found)))
+        assert len(found) - 1 <= len(noted) <= len(found)
+
+
+@with_the_pure_core
+def test_what_a_killed_consumer_has_not_acknowledged_comes_again(there, session, server, far):
+    near = there.ShmQueue(session, Q)
+    near.put_many(range(1000))
+
+    def work(note):
+        queue = far()
+        while True:
+            lease = queue.get(lease=True)
+            note(lease.value)
+            lease.ack()
+
+    noted = killed_child(work, 20)
+    # A lease that nobody renews ends after 12 s; the test does not wait for that.
+    left = near.get_many(1000) if server.leases else near.get_many(1000, 5)
+    assert sorted({*noted[:-1], *left}) == [*noted[:-1], *left]
+    assert len(left) >= 1000 - len(noted) - 1
+
+
+@pytest.mark.parametrize(("there", "here"), [("pure", "pure")], indirect=True)
+def test_strangers_do_not_keep_a_process_of_the_job_out(there, session, server, far):
+    strangers = []
+    for number in range(80):
+        strangers.append(socket.create_connection(server.address))
+        if number % 2:
+            strangers[-1].send(b"babble")
+    far().put("friend")
+    assert there.ShmQueue(session, Q).get() == "friend"
+    assert server.connections <= 66
+    for stranger in strangers:
+        stranger.close()
+    until(lambda: server.connections <= 1, DEADLINE_S)
