@@ -1,9 +1,10 @@
-"""Packs what the tests need on a machine with a GPU and without a network, into one archive.
+"""Packs what `.ci/gpu` needs on a machine with a GPU and without a network, into one archive.
 
 usage: gpu_bundle.py WHEEL ARCHIVE
 
 The machine has Python 3.12, torch with CUDA, numpy, and the common packages for tests. The archive
-has `site`, a folder for `PYTHONPATH` with shoal and what the machine lacks, and the tests.
+has `site`, a folder for `PYTHONPATH` with shoal and what the machine lacks, the tests, and the
+benchmark of one GPU.
 """
 
 import shutil
@@ -39,6 +40,8 @@ def main(wheel: Path, archive: Path) -> None:
             shutil.rmtree(site / "ray" / part)
         shutil.copytree("tests", stage / "tests", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy("pyproject.toml", stage)
+        (stage / "benches").mkdir()
+        shutil.copy("benches/gpu_tensors.py", stage / "benches")
         archive.parent.mkdir(parents=True, exist_ok=True)
         with tarfile.open(archive, "w:xz", preset=6) as tar:
             for path in sorted(stage.iterdir()):

@@ -1,4 +1,7 @@
-"""`.ci/gpu`: what it runs of an archive, and its report. The archive here has two small tests."""
+"""`.ci/gpu`: what it runs of an archive, and its report.
+
+The archive here has two small tests, and a program in the place of the benchmark.
+"""
 
 import os
 import shutil
@@ -37,15 +40,20 @@ def project(tmp_path):
     for name, text in {
         "site/carried.py": "VALUE = 'what was carried'",
         "tests/test_some.py": TESTS,
+        "benches/gpu_tensors.py": "import carried; print('| a table of', carried.VALUE)",
         "pyproject.toml": CONFIG,
     }.items():
         (stage / name).parent.mkdir(parents=True, exist_ok=True)
         (stage / name).write_text(text)
     (tmp_path / "target" / "gpu").mkdir(parents=True)
-    with tarfile.open(tmp_path / "target" / "gpu" / "bundle.tar.xz", "w:xz") as archive:
-        for path in stage.iterdir():
-            archive.add(path, path.name)
+    pack(tmp_path)
     return tmp_path
+
+
+def pack(project):
+    with tarfile.open(project / "target" / "gpu" / "bundle.tar.xz", "w:xz") as archive:
+        for path in (project / "stage").iterdir():
+            archive.add(path, path.name)
 
 
 def run(project, *programs, **environment):
@@ -81,6 +89,17 @@ def test_each_part_runs_and_is_in_the_report(project):
     ):
         assert line in report
     assert (results / "good.log").read_text() == "one two\n"
+
+
+@pytest.mark.parametrize("sees_a_gpu", [False, True])
+def test_the_benchmark_runs_where_torch_sees_a_gpu(project, sees_a_gpu):
+    torch = project / "stage" / "site" / "torch.py"
+    torch.write_text(f"class cuda:\n    is_available = staticmethod(lambda: {sees_a_gpu})\n")
+    pack(project)
+    report = run(project).stdout
+    assert ("== gpu_tensors: passed" in report) == sees_a_gpu
+    assert ("| a table of what was carried" in report) == sees_a_gpu
+    assert ("== gpu_tensors: not run, because torch sees no GPU" in report) != sees_a_gpu
 
 
 def test_without_an_archive_it_says_how_to_make_one(project):
