@@ -94,7 +94,7 @@ def _watch(cancel: LaneCancel | None, connection: Connection | None) -> None:
         return
     cancel._connection = connection  # noqa: SLF001  (a friend of the class)
     if connection is not None and cancel.cancelled:  # looked at last: `cancel` sets it first
-        cancel._connection = None  # noqa: SLF001
+        cancel._connection = None  # noqa: SLF001  (see above)
         raise CancelledError
 
 

@@ -74,7 +74,7 @@ class ShmParcel:
 def payload_of(parcel: ShmParcel) -> Payload:
     """Return the payload to put for a parcel; if it is damaged, decoding the message fails later."""
     data = _bytes_of(parcel._data)  # noqa: SLF001  (a friend of the class)
-    return Payload([(0, data)], len(data), parcel._kind)  # noqa: SLF001
+    return Payload([(0, data)], len(data), parcel._kind)  # noqa: SLF001  (see above)
 
 
 def _bytes_of(data: Any) -> memoryview:
