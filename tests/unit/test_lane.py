@@ -323,6 +323,8 @@ def slow():
 
 
 def test_a_closed_channel_stays_until_its_last_item_has_arrived(actors, far_queues):
+    Slow.begun.clear()
+    Slow.goes_on.clear()
     queues, got = far_queues(), []
     assert queues.take("k", ONE, None) == "first"
     queues.put("k", Slow(), 0, Deadline(DEADLINE_S))
