@@ -860,11 +860,16 @@ class LaneServer:
     It listens on a free port of `ip`, for clients with the same `key` of 32 bytes. Each connection
     has a thread. It ends with `stop`, or with the object. The pure core has none.
 
+    With `tls` it encrypts, and admits only clients with a certificate of the same CA. These are the
+    paths of three files in PEM: the certificate of this node, its private key, and the CA.
+
     Raises:
-        TransportError: The address is not one of this machine.
+        TransportError: The address is not one of this machine, or a file of `tls` cannot be used.
     """
 
-    def __new__(cls, session: ShmSession, ip: str, key: bytes) -> Self: ...
+    def __new__(
+        cls, session: ShmSession, ip: str, key: bytes, tls: tuple[str, str, str] | None = None
+    ) -> Self: ...
     @property
     def address(self) -> tuple[str, int]:
         """The IP address and the port."""
@@ -886,9 +891,18 @@ class LaneServer:
 
 @final
 class LaneClient:
-    """The connections of this process to a `LaneServer`, for any number of queues and threads."""
+    """The connections of this process to a `LaneServer`, for any number of queues and threads.
 
-    def __new__(cls, ip: str, port: int, key: bytes) -> Self: ...
+    With `tls`, as the server has it, they are encrypted, and the server's certificate has to name
+    `ip`.
+
+    Raises:
+        TransportError: A file of `tls` cannot be used.
+    """
+
+    def __new__(
+        cls, ip: str, port: int, key: bytes, tls: tuple[str, str, str] | None = None
+    ) -> Self: ...
     def renew(self, numbers: Sequence[int]) -> None:
         """Keep leases for 12 s more, by the numbers of their messages; see `LaneQueue` for errors."""
 

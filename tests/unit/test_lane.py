@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from ray.exceptions import ActorUnavailableError
 
+from shoal import _backend
 from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelError,
@@ -19,10 +20,18 @@ from shoal.errors import (
     TransportError,
 )
 from shoal.queues.protocol import ONE
+from support.certificates import Authority
 from support.channel_actor import DEADLINE_S, held_up
 from support.processes import until
 
 KEY = bytes(range(32))
+
+TLS_VARIABLES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path)
 
 
 @pytest.fixture
@@ -439,12 +448,60 @@ def test_a_port_that_is_blocked_is_named(actors, channel, monkeypatch):
     assert take(actors) == []
 
 
-@pytest.mark.parametrize(("name", "value"), [("SHOAL_TRANSPORT", "ray"), ("RAY_USE_TLS", "1")])
-def test_ray_carries_puts_if_a_variable_says_so_or_asks_for_encryption(
-    actors, far_queues, monkeypatch, name, value
-):
-    monkeypatch.setenv(name, value)
+def test_ray_carries_puts_if_a_variable_says_so(actors, far_queues, monkeypatch):
+    monkeypatch.setenv("SHOAL_TRANSPORT", "ray")
     queues = far_queues()
     queues.put("k", 1, 0, Deadline(DEADLINE_S))
     assert actors.handle.called == ["serve"]
     assert take(actors) == ["first", 1]
+
+
+def test_puts_and_gets_are_encrypted_if_ray_encrypts(actors, far_queues, monkeypatch, authority):
+    for name, file in zip(TLS_VARIABLES, authority.files("127.0.0.1"), strict=True):
+        monkeypatch.setenv(name, file)
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    queues = far_queues()
+    queues.put("k", 1, 0, Deadline(DEADLINE_S))
+    assert queues.take("k", ONE, Deadline(DEADLINE_S)) == "first"
+    assert actors.handle.called == []
+    server, address = actors.worker._lane
+    with pytest.raises(ConnectionRefusedError, match="the peer encrypts, and this side does not"):
+        _backend.LaneClient(*address).renew([1])
+    assert server.connections > 0
+
+
+def test_ray_carries_puts_if_it_encrypts_and_the_actor_has_no_certificate(
+    actors, far_queues, monkeypatch, caplog
+):
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    for name in TLS_VARIABLES:
+        monkeypatch.setenv(name, "/nowhere")
+    monkeypatch.delenv("RAY_TLS_SERVER_KEY")
+    queues = far_queues()
+    queues.put("k", 1, 0, Deadline(DEADLINE_S))
+    assert actors.handle.called == ["serve"]
+    assert take(actors) == ["first", 1]
+    (line,) = [text for text in caplog.messages if "RAY_USE_TLS" in text]
+    text = (
+        "c:0: puts from other nodes are calls to it: RAY_USE_TLS is set, but not RAY_TLS_SERVER_KEY"
+    )
+    assert line.startswith(text)
+
+
+def test_a_file_for_encryption_that_a_process_does_not_have_is_named(
+    actors, monkeypatch, authority
+):
+    for name, file in zip(TLS_VARIABLES, authority.files("127.0.0.1"), strict=True):
+        monkeypatch.setenv(name, file)
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    queues = actors.start().way("ray")
+    here = actors.way("ray")
+    here.put("k", 1, 0, Deadline(DEADLINE_S))
+    monkeypatch.setenv("RAY_TLS_CA_CERT", "/nowhere")
+    text = (
+        r"put: the channel 'c', key 'k': no encrypted connection to 127\.0\.0\.1:\d+: "
+        r"/nowhere: it cannot be read: No such file"
+    )
+    with pytest.raises(TransportError, match=text):
+        queues.put("k", 2, 0, Deadline(DEADLINE_S))
+    assert take(actors) == [1]

@@ -10,6 +10,7 @@ import pytest
 from shoal import _backend
 from shoal.errors import ChannelClosed, ChannelEmpty, ShoalTimeoutError
 from shoal.shm.keys import canonical
+from support.certificates import Authority
 from support.channel_actor import DEADLINE_S
 from support.cutting_relay import CuttingRelay
 from support.processes import until
@@ -144,6 +145,51 @@ def test_a_long_object_is_whole_after_cuts_in_the_middle_of_it(there, session, s
             near.put(sent)
             assert queue.get() == sent
         assert relay.cuts
+
+
+@with_the_pure_core
+def test_encrypted_connections_pass_between_the_cores(there, here, session, tmp_path):
+    near, tls = there.ShmQueue(session, Q), Authority(tmp_path).files("127.0.0.1")
+    server = there.LaneServer(session, "127.0.0.1", KEY, tls)
+    with CuttingRelay(server.address, 8 * 2**20, 4) as relay:
+        far = here.LaneQueue(here.LaneClient(*relay.address, KEY, tls), Q)
+        for sent in (b"short", os.urandom(3 * 2**20), [1, 2], os.urandom(3 * 2**20)):
+            far.put(sent)
+            assert near.get() == sent
+            near.put(sent)
+            lease = far.get(lease=True)
+            assert lease.value == sent
+            lease.ack()
+    server.stop()
+
+
+@between_cores
+def test_one_side_without_encryption_is_named(there, here, session, server, tmp_path):
+    tls = Authority(tmp_path).files("127.0.0.1")
+    plain = here.LaneQueue(here.LaneClient(*server.address, KEY, tls), Q)
+    with pytest.raises(ConnectionRefusedError, match="does not encrypt, and this side does"):
+        plain.put(1)
+    encrypted = there.LaneServer(session, "127.0.0.1", KEY, tls)
+    queue = here.LaneQueue(here.LaneClient(*encrypted.address, KEY), Q)
+    with pytest.raises(ConnectionRefusedError, match="the peer encrypts, and this side does not"):
+        queue.put(1)
+    encrypted.stop()
+    assert there.ShmQueue(session, Q).empty()
+
+
+@between_cores
+def test_a_certificate_of_another_ca_is_refused(there, here, session, tmp_path):
+    own = Authority(tmp_path).files("127.0.0.1")
+    others = Authority(tmp_path, "others").files("127.0.0.1")
+    server = there.LaneServer(session, "127.0.0.1", KEY, own)
+    for tls, text in (
+        (others, "the CA of this side did not sign the certificate of the peer"),
+        ((*others[:2], own[2]), "the peer refused the certificate of this side"),
+    ):
+        queue = here.LaneQueue(here.LaneClient(*server.address, KEY, tls), Q)
+        with pytest.raises(ConnectionRefusedError, match=text):
+            queue.put(1)
+    server.stop()
 
 
 def killed_child(work, seen):

@@ -23,6 +23,7 @@ from shoal.errors import (
     TransportError,
 )
 from shoal.shm.keys import canonical
+from support.certificates import Authority
 from support.channel_actor import DEADLINE_S
 from support.processes import in_a_child, until
 
@@ -419,6 +420,78 @@ def test_strangers_put_and_take_nothing(queue, server):
         with pytest.raises(ConnectionRefusedError, match=re.escape(str(server.address[1]))):
             call()
     assert [item for _, item in queue.peek()] == [0]
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def encrypted(session, authority):
+    server = _backend.LaneServer(session, "127.0.0.1", KEY, authority.files("127.0.0.1"))
+    yield server
+    server.stop()
+
+
+def test_an_encrypted_connection_carries_puts_and_gets(queue, encrypted, authority):
+    here = far(_backend.LaneClient(*encrypted.address, KEY, authority.files("127.0.0.1")))
+    items = [b"x", {"a": [1, 2.5, None]}, bytes(3_000_000)]
+    here.put(items[0])
+    here.put_many(items[1:], [0, 0])
+    assert [item for _, item in queue.peek()] == items
+    assert [here.get() for _ in items] == items
+
+
+def test_an_encrypted_connection_is_refused_without_a_certificate_of_its_ca(
+    queue, encrypted, authority, server, tmp_path
+):
+    own = authority.files("127.0.0.1")
+    others = Authority(tmp_path, "others").files("127.0.0.1")
+    for address, tls, text in [
+        (
+            encrypted.address,
+            None,
+            "the peer encrypts, and this side does not: expected TLS on both",
+        ),
+        (encrypted.address, others, "the CA of this side did not sign the certificate of the peer"),
+        (encrypted.address, (*others[:2], own[2]), "the peer refused the certificate of this side"),
+        (
+            server.address,
+            own,
+            "the peer does not encrypt, and this side does: expected TLS on both",
+        ),
+    ]:
+        with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{address[1]}: {text}"):
+            far(_backend.LaneClient(*address, KEY, tls)).put(1)
+    assert queue.peek() == []
+
+
+def test_a_server_whose_certificate_names_another_address_is_refused(session, queue, authority):
+    server = _backend.LaneServer(session, "127.0.0.1", KEY, authority.files("192.0.2.77"))
+    here = far(_backend.LaneClient(*server.address, KEY, authority.files("127.0.0.1")))
+    text = "the certificate of the peer does not name its IP address: .*127.0.0.1"
+    with pytest.raises(ConnectionRefusedError, match=text):
+        here.put(1)
+    server.stop()
+    assert queue.peek() == []
+
+
+def test_a_file_of_tls_that_cannot_be_used_is_named(session, authority):
+    certificate, key, ca = authority.files("127.0.0.1")
+    other = authority.files("192.0.2.77")[1]
+    for tls, error, text in [
+        (("/nowhere", key, ca), TransportError, "/nowhere: it cannot be read: No such file"),
+        ((key, key, ca), TransportError, f"{key}: expected a certificate in PEM"),
+        ((certificate, ca, ca), TransportError, f"{ca}: expected a private key in PEM"),
+        ((certificate, other, ca), TransportError, f"{other}: expected the private key of the"),
+        ((certificate, key), ShoalTypeError, "tls=.*: expected a tuple of three paths, or None"),
+        (certificate, ShoalTypeError, "tls=.*: expected a tuple of three paths, or None"),
+    ]:
+        with pytest.raises(error, match=text):
+            _backend.LaneServer(session, "127.0.0.1", KEY, tls)
+        with pytest.raises(error, match=text):
+            _backend.LaneClient("127.0.0.1", 1, KEY, tls)
 
 
 def test_nobody_who_listens_is_an_error_before_anything_is_sent(session):

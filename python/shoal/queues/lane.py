@@ -2,7 +2,7 @@
 
 The channel's actor listens beside the memory that stores the items, and its threads put into it and
 take from it without its interpreter. `LaneAddress` comes from the actor over Ray, with a key that
-only processes of the job get.
+only processes of the job get. The connections are encrypted if those of Ray are, with its files.
 """
 
 import asyncio
@@ -42,7 +42,10 @@ _MANY = 1024
 
 _KEY_BYTES = 32
 
-_HINT = "Is the port blocked? SHOAL_TRANSPORT=ray sends over Ray alone"
+_TLS_VARIABLES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
+
+_RAY_HINT = "SHOAL_TRANSPORT=ray sends over Ray alone"
+_HINT = f"Is the port blocked? {_RAY_HINT}"
 
 
 class LaneAddress(NamedTuple):
@@ -68,21 +71,33 @@ def listen(session: Session, ip: str) -> "tuple[LaneServer, LaneAddress] | None"
     Args:
         session: The session.
         ip: An IP address of this node.
+
+    Raises:
+        TransportError: The address is not one of this machine, or Ray encrypts and a variable or a
+            file for that cannot be used.
     """
     if not _has_lanes():
         return None
     key = os.urandom(_KEY_BYTES)
-    server = _backend.LaneServer(session, ip, key)
+    server = _backend.LaneServer(session, ip, key, _tls())
     return server, LaneAddress(*server.address, key)
 
 
 def _has_lanes() -> bool:
-    """Whether this process uses lanes.
+    """Whether this process uses lanes: unless `SHOAL_TRANSPORT` is `ray`."""
+    return env_var("TRANSPORT")[0] != "ray"
 
-    It does unless `SHOAL_TRANSPORT` is `ray`, or Ray encrypts, which a lane does not.
-    """
-    encrypted = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
-    return not encrypted and env_var("TRANSPORT")[0] != "ray"
+
+def _tls() -> tuple[str, str, str] | None:
+    """Return the files with which Ray encrypts: certificate, key and CA; None if it does not."""
+    if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
+        return None
+    certificate, key, ca = (os.environ.get(name, "") for name in _TLS_VARIABLES)
+    missing = [name for name in _TLS_VARIABLES if not os.environ.get(name)]
+    if missing:
+        text = f"RAY_USE_TLS is set, but not {', '.join(missing)}: expected the path of a PEM file"
+        raise TransportError(text)
+    return certificate, key, ca
 
 
 class _Server:
@@ -90,7 +105,7 @@ class _Server:
 
     def __init__(self, address: LaneAddress) -> None:
         self.address = address
-        self.client: LaneClient = _backend.LaneClient(*address)
+        self.client: LaneClient = _backend.LaneClient(*address, _tls())
         self.queues: dict[bytes, LaneQueue] = {}
         self.held = HeldLeases(self._renew)
 
@@ -435,7 +450,12 @@ class Lane:
         if address is None:
             self._is_there = False
             return None
-        self._server = server = _Server(address)
+        try:
+            server = _Server(address)
+        except TransportError as error:
+            text = f"{call}: no encrypted connection to {address}: {error}. {_RAY_HINT}"
+            raise TransportError(text) from None
+        self._server = server
         return server
 
     def _forget(self, server: _Server) -> None:

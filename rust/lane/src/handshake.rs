@@ -1,4 +1,5 @@
 //! The handshake: both sides prove that they know the job's key, before any other byte is looked at.
+//! With [TLS](crate::tls), it begins when that is set up, and goes through it.
 //!
 //! | message | bytes | content |
 //! |---|---|---|
@@ -8,7 +9,8 @@
 //!
 //! A tag is the HMAC-SHA256, by the key, of the role of its maker, the version and both nonces. So it
 //! is worth nothing on another connection, nor as the answer of the other role. The server answers
-//! another version with its own magic and version only, so that the client can say what is wrong.
+//! another version with its own magic and version only, so that the client can say what is wrong; and
+//! so it answers a client that speaks TLS if it does not itself.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -27,6 +29,8 @@ const NONCE: usize = 32;
 const TAG: usize = 32;
 /// Magic, version, and four zeros.
 const PROLOGUE: usize = 16;
+/// The first bytes of TLS: an alert, or the begin of its handshake.
+const TLS: [[u8; 2]; 2] = [[21, 3], [22, 3]];
 
 /// The secret of a job, which all its processes know.
 #[derive(Clone, PartialEq, Eq)]
@@ -72,6 +76,12 @@ pub enum Error {
     Silent,
     /// The peer ended the connection. A client does so when the tag of the server is wrong.
     Ended,
+    /// The peer does not speak TLS, and this side does.
+    Plain,
+    /// The peer speaks TLS, and this side does not.
+    Encrypted,
+    /// TLS failed, for this reason: one side refused the certificate of the other, for example.
+    Tls(String),
     /// The system's error.
     Io(io::Error),
 }
@@ -81,7 +91,13 @@ impl Error {
     pub fn is_final(&self) -> bool {
         matches!(
             self,
-            Self::NotALane | Self::OtherVersion { .. } | Self::WrongTag | Self::Reflected
+            Self::NotALane
+                | Self::OtherVersion { .. }
+                | Self::WrongTag
+                | Self::Reflected
+                | Self::Plain
+                | Self::Encrypted
+                | Self::Tls(_)
         )
     }
 }
@@ -93,6 +109,8 @@ impl From<io::Error> for Error {
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
                 Self::Ended
             }
+            // Only TLS finds such.
+            ErrorKind::InvalidData => Self::Tls(error.to_string()),
             _ => Self::Io(error),
         }
     }
@@ -110,6 +128,13 @@ impl fmt::Display for Error {
             Self::Reflected => f.write_str("the peer sent this side's message back"),
             Self::Silent => f.write_str("the peer did not finish the handshake in time"),
             Self::Ended => f.write_str("the peer ended the connection during the handshake"),
+            Self::Plain => f.write_str(
+                "the peer does not encrypt, and this side does: expected TLS on both sides, or on none",
+            ),
+            Self::Encrypted => f.write_str(
+                "the peer encrypts, and this side does not: expected TLS on both sides, or on none",
+            ),
+            Self::Tls(why) => f.write_str(why),
             Self::Io(error) => write!(f, "the handshake failed: {error}"),
         }
     }
@@ -171,10 +196,21 @@ fn prologue() -> [u8; PROLOGUE] {
     bytes
 }
 
+/// Whether bytes are the first ones of a peer that does not speak TLS.
+pub(crate) fn is_plain(bytes: &[u8]) -> bool {
+    let count = bytes.len().min(MAGIC.len());
+    count > 0 && bytes[..count] == MAGIC[..count]
+}
+
 /// Reads the peer's magic and version.
 fn check_prologue(socket: &Socket, patience: &mut Patience<'_>) -> Result<(), Error> {
     let mut bytes = [0; PROLOGUE];
-    socket.receive_exact(&mut bytes, patience)?;
+    let received = socket.receive_exact(&mut bytes, patience);
+    // Of an alert of TLS fewer bytes come.
+    if TLS.contains(&[bytes[0], bytes[1]]) {
+        return Err(Error::Encrypted);
+    }
+    received?;
     let [m0, m1, m2, m3, m4, m5, m6, m7, v0, v1, v2, v3, zeros @ ..] = bytes;
     if [m0, m1, m2, m3, m4, m5, m6, m7] != MAGIC {
         return Err(Error::NotALane);
@@ -195,6 +231,7 @@ pub(crate) fn as_client(
     key: &Key,
     patience: &mut Patience<'_>,
 ) -> Result<(), Error> {
+    socket.set_up_tls(patience)?;
     let mine = random()?;
     let mut hello = [0; PROLOGUE + NONCE];
     hello[..PROLOGUE].copy_from_slice(&prologue());
@@ -221,8 +258,11 @@ pub(crate) fn as_server(
     key: &Key,
     patience: &mut Patience<'_>,
 ) -> Result<(), Error> {
+    socket.set_up_tls(patience)?;
     match check_prologue(socket, patience) {
-        Err(error @ Error::OtherVersion { .. }) => {
+        Err(error @ (Error::OtherVersion { .. } | Error::Encrypted)) => {
+            // With unread bytes the end of the connection would overtake the answer.
+            let _ = socket.receive(&mut [0; 4096]);
             socket.send_all(&prologue(), patience)?;
             return Err(error);
         }

@@ -27,10 +27,10 @@
 //! # })?;
 //! let key = Key::new([7; 32]); // in truth: random
 //! let here = Ipv4Addr::LOCALHOST.into();
-//! let server = Server::start(session, here, key.clone(), server::Limits::default())?;
+//! let server = Server::start(session, here, key.clone(), server::Limits::default(), None)?;
 //!
 //! // A process of another node has the address and the key.
-//! let client = Client::new(server.address(), key, client::Limits::default());
+//! let client = Client::new(server.address(), key, client::Limits::default(), None);
 //! let target = Target { key: b"numbers", ..Target::default() };
 //! let seven = Parcel { parts: &[b"seven"], ..Parcel::default() };
 //! client.put(&target, &seven, Deadline::Never, &mut || true)?; // now it is in the channel
@@ -88,6 +88,14 @@
 //!    ends them in any order, over any connection, and renews those in use every few seconds. The server
 //!    ends a lease that was not renewed for 12 s.
 //!
+//! # TLS
+//!
+//! With [`tls`], which both sides have or neither, all of this goes through TLS 1.3, from the first
+//! byte on. Both prove first that the CA of the job knows them, and the server that it is the node of
+//! its address; then that they know the key. A side that is not believed learns it by an alert, and
+//! the client does not try again. The rest is as without: the end of a connection is that of its TCP,
+//! never a message of TLS, so it does not wait behind bytes either.
+//!
 //! # What the kernel does
 //!
 //! A client whose long message waits for room fills the buffers of both kernels. Two things follow.
@@ -106,6 +114,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | [`tls`] | the certificates of a node, and TLS over a connection |
 //! | [`handshake`] | both sides prove that they know the key |
 //! | [`frame`] | the bytes of requests and replies |
 //! | [`server`] | accepts connections, keeps the records of streams, puts into the session and takes from it |
@@ -118,3 +127,4 @@ pub mod handshake;
 mod random;
 pub mod server;
 mod socket;
+pub mod tls;

@@ -1,5 +1,5 @@
-//! `Socket`: a connection that never blocks in a read or a write, and [`Inbox`], the bytes that
-//! arrived on it.
+//! `Socket`: a connection that never blocks in a read or a write, with TLS or without; and [`Inbox`],
+//! the bytes that arrived on it.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -11,6 +11,8 @@ use rustix::io::Errno;
 use rustix::net::{connect_unspec, sockopt};
 
 use crate::cancel::{Cancel, Watch};
+use crate::handshake;
+use crate::tls::Layer;
 
 /// How long to look for the peer's answer before a sleep: what comes soon is seen sooner so.
 const LOOKS: Duration = Duration::from_micros(50);
@@ -29,7 +31,10 @@ const GONE: PollFlags = PollFlags::RDHUP
 
 /// A connection. Reads and writes return at once; [`Self::wait`] waits.
 #[derive(Debug)]
-pub(crate) struct Socket(Arc<TcpStream>);
+pub(crate) struct Socket {
+    stream: Arc<TcpStream>,
+    tls: Option<Layer>,
+}
 
 impl Socket {
     /// Takes over a connection, and lets the kernel notice a peer that does not answer within
@@ -46,16 +51,42 @@ impl Socket {
         sockopt::set_tcp_keepcnt(&stream, 3)?;
         let millis = u32::try_from(peer_timeout.as_millis()).unwrap_or(u32::MAX);
         sockopt::set_tcp_user_timeout(&stream, millis)?;
-        Ok(Self(Arc::new(stream)))
+        Ok(Self {
+            stream: Arc::new(stream),
+            tls: None,
+        })
+    }
+
+    /// The same connection, with TLS if it is given. It carries nothing before [`Self::set_up_tls`].
+    pub(crate) fn with_tls(self, tls: Option<Layer>) -> Self {
+        Self { tls, ..self }
+    }
+
+    /// Sets up TLS, if this connection has it.
+    ///
+    /// # Errors
+    ///
+    /// The peer does not speak it, one side refused the other's certificate, the patience ended, or
+    /// the connection.
+    pub(crate) fn set_up_tls(&self, patience: &mut Patience<'_>) -> Result<(), handshake::Error> {
+        if let Some(tls) = &self.tls {
+            while !tls.shake(&self.stream)? {
+                self.wait_with(PollFlags::IN, patience)?;
+            }
+        }
+        Ok(())
     }
 
     /// Receives what is there; None if nothing is.
     ///
     /// # Errors
     ///
-    /// The connection ended; `UnexpectedEof` if the peer ended it.
+    /// The connection ended; `UnexpectedEof` if the peer ended it, `InvalidData` if TLS did.
     pub(crate) fn receive(&self, to: &mut [u8]) -> io::Result<Option<usize>> {
-        match attempt(|| (&*self.0).read(to))? {
+        if let Some(tls) = &self.tls {
+            return tls.receive(&self.stream, to);
+        }
+        match attempt(|| (&*self.stream).read(to))? {
             Some(0) if !to.is_empty() => Err(ErrorKind::UnexpectedEof.into()),
             received => Ok(received),
         }
@@ -63,29 +94,43 @@ impl Socket {
 
     /// Sends as much as the kernel takes; None if it takes nothing now.
     ///
+    /// With TLS, the kernel may not have taken the last of them: each later call sends those first.
+    /// [`Self::send_all`] leaves none.
+    ///
     /// # Errors
     ///
     /// The connection ended.
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        attempt(|| (&*self.0).write(bytes))
+        match &self.tls {
+            None => attempt(|| (&*self.stream).write(bytes)),
+            Some(tls) => tls.send(&self.stream, bytes),
+        }
     }
 
     /// Waits until the connection is readable or writable, as `wanted` says, or has ended; at most
     /// for `limit`. Returns what it is, nothing if the time was over.
     pub(crate) fn wait(&self, wanted: PollFlags, limit: Duration) -> io::Result<PollFlags> {
-        wait(&self.0, wanted, limit)
+        match &self.tls {
+            None => wait(&self.stream, wanted, limit),
+            Some(tls) => tls.wait(&self.stream, wanted, limit),
+        }
     }
 
     /// Whether the peer is there, as far as the kernel knows.
     pub(crate) fn is_there(&self) -> bool {
-        let flags = self.wait(PollFlags::RDHUP, Duration::ZERO);
+        let flags = wait(&self.stream, PollFlags::RDHUP, Duration::ZERO);
         flags.is_ok_and(|flags| !flags.intersects(GONE))
     }
 
     /// Whether the peer is there and has sent nothing that was not read.
     pub(crate) fn is_idle(&self) -> bool {
-        let flags = self.wait(PollFlags::IN | PollFlags::RDHUP, Duration::ZERO);
+        let wanted = PollFlags::IN | PollFlags::RDHUP;
+        let flags = wait(&self.stream, wanted, Duration::ZERO);
         flags.is_ok_and(|flags| flags.is_empty())
+            && !self
+                .tls
+                .as_ref()
+                .is_some_and(|tls| tls.has_more(&self.stream))
     }
 
     /// Sends everything.
@@ -98,6 +143,11 @@ impl Socket {
             match self.send(bytes)? {
                 Some(sent) => bytes = &bytes[sent..],
                 None => drop(self.wait_with(PollFlags::OUT, patience)?),
+            }
+        }
+        if let Some(tls) = &self.tls {
+            while !tls.flush(&self.stream)? {
+                self.wait_with(PollFlags::OUT, patience)?;
             }
         }
         Ok(())
@@ -144,13 +194,13 @@ impl Socket {
     /// that waits for room does not read them.
     pub(crate) fn end_abruptly(&self, abruptly: bool) -> io::Result<()> {
         let linger = abruptly.then_some(Duration::ZERO);
-        Ok(sockopt::set_socket_linger(&self.0, linger)?)
+        Ok(sockopt::set_socket_linger(&self.stream, linger)?)
     }
 
     /// Ends the connection at once, without the bytes that wait to be sent; also for copies of its
     /// descriptor in other processes.
     pub(crate) fn abort(&self) {
-        if connect_unspec(&self.0).is_err() {
+        if connect_unspec(&self.stream).is_err() {
             self.shut();
         }
     }
@@ -158,14 +208,18 @@ impl Socket {
     /// A copy of its descriptor, as a child of a fork has one.
     #[cfg(test)]
     pub(crate) fn copy(&self) -> Self {
-        Self(Arc::new(self.0.try_clone().expect("descriptors")))
+        let stream = self.stream.try_clone().expect("descriptors");
+        Self {
+            stream: Arc::new(stream),
+            tls: None,
+        }
     }
 
     /// Ends the connection, also for copies of its descriptor in other processes. Threads that wait
     /// on it go on at once.
     pub(crate) fn shut(&self) {
         // It fails only if the connection has ended already.
-        let _ = self.0.shutdown(Shutdown::Both);
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
@@ -246,7 +300,7 @@ impl<'a> Patience<'a> {
     /// `Interrupted` if it is cancelled.
     pub(crate) fn watch(&self, socket: &Socket) -> io::Result<Option<Watch<'a>>> {
         self.cancel
-            .map(|cancel| cancel.watch(&socket.0))
+            .map(|cancel| cancel.watch(&socket.stream))
             .transpose()
     }
 
@@ -282,7 +336,7 @@ impl<'a> Patience<'a> {
 }
 
 /// Repeats a call while signals interrupt it; None if it would have to wait.
-fn attempt(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<Option<usize>> {
+pub(crate) fn attempt(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<Option<usize>> {
     loop {
         match call() {
             Ok(count) => return Ok(Some(count)),

@@ -56,9 +56,10 @@ fn a_thousand_connections_leave_no_thread_no_descriptor_and_no_stream() {
         ..Limits::default()
     };
     let bare = (count("/proc/self/task"), count("/proc/self/fd"));
-    let server = Server::start(Arc::clone(&session), here, key.clone(), limits).expect("a port");
+    let server =
+        Server::start(Arc::clone(&session), here, key.clone(), limits, None).expect("a port");
     let address = server.address();
-    let new = || Client::new(address, key.clone(), client::Limits::default());
+    let new = || Client::new(address, key.clone(), client::Limits::default(), None);
     // The queue is open from the first put on.
     put(&new());
     eventually("it has ended", || server.usage().connections == 0);

@@ -16,6 +16,7 @@ from shoal._pure.lane.connection import (
     Standing,
     UnreachableError,
 )
+from shoal._pure.lane.encryption import loaded
 from shoal._pure.lane.frames import (
     ITEM,
     LEASE,
@@ -30,7 +31,7 @@ from shoal._pure.lane.frames import (
     packed_leases,
 )
 from shoal._pure.lane.handshake import HandshakeError
-from shoal._pure.lane.wire import CutError, LateError, Patience
+from shoal._pure.lane.wire import CutError, EncryptionError, LateError, Patience
 from shoal._pure.shm.checks import Call, whole
 
 __all__ = ["FailedError", "LaneCancel", "LaneClient", "Question", "TakenMessages", "requests_of"]
@@ -291,7 +292,7 @@ class Requests:
                     return []
             except LateError:
                 raise self._lost("the server did not answer in time") from None
-            except InvalidError as error:
+            except (InvalidError, EncryptionError) as error:
                 text = f"the server sent bytes that are not a reply: {error}"
                 raise self._lost(text) from None
             finally:
@@ -434,9 +435,11 @@ class LaneClient:
     __module__ = "shoal._backend"
     _requests: Requests
 
-    def __new__(cls, ip: str, port: int, key: bytes) -> Self:
+    def __new__(
+        cls, ip: str, port: int, key: bytes, tls: tuple[str, str, str] | None = None
+    ) -> Self:
         """Make a client, which does not connect before it is used."""
-        place = Place(checked_ip(ip), whole(port, "port", 1, 65535), checked_key(key))
+        place = Place(checked_ip(ip), whole(port, "port", 1, 65535), checked_key(key), loaded(tls))
         self = object.__new__(cls)
         self._requests = Requests(place)
         return self

@@ -7,9 +7,10 @@ import socket
 import time
 from typing import Final, NamedTuple
 
+from shoal._pure.lane.encryption import Contexts, described
 from shoal._pure.lane.frames import HELLO, REPLY, WELCOME, Op, Reply, Request
-from shoal._pure.lane.handshake import as_client
-from shoal._pure.lane.wire import CutError, LateError, Patience, Wire
+from shoal._pure.lane.handshake import HandshakeError, as_client
+from shoal._pure.lane.wire import CutError, EncryptionError, LateError, Patience, Wire
 
 __all__ = ["Connection", "ForgottenError", "Place", "Standing", "UnreachableError"]
 
@@ -44,11 +45,13 @@ class Place(NamedTuple):
         ip: Its IP address.
         port: Its port.
         key: The key of the job.
+        tls: Encrypts the connections.
     """
 
     ip: str
     port: int
     key: bytes
+    tls: Contexts | None = None
 
     def __str__(self) -> str:
         return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
@@ -159,7 +162,12 @@ class Connection:
     def _welcomed(self, patience: Patience, *, again: bool) -> Standing:
         wire = _dialled(self._place, patience.shorter(_CONNECT_S))
         patience = patience.shorter(_HANDSHAKE_S)
-        as_client(wire, self._place.key, patience)
+        try:
+            if self._place.tls is not None:
+                wire.encrypt(self._place.tls.client, patience, self._place.ip)
+            as_client(wire, self._place.key, patience)
+        except EncryptionError as error:
+            raise HandshakeError(described(error.error)) from None
         wire.send([HELLO.pack(self._stream, again)], patience)
         unknown, failed, epoch, done = WELCOME.unpack(wire.receive(WELCOME.size, patience))
         if unknown or (again and epoch != self._epoch):

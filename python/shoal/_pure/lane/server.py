@@ -9,12 +9,13 @@ import time
 from typing import Final, Self
 
 from shoal._pure.lane.arguments import checked_ip, checked_key
+from shoal._pure.lane.encryption import Contexts, loaded
 from shoal._pure.lane.frames import HELLO, WELCOME, InvalidError
-from shoal._pure.lane.handshake import HandshakeError, as_server
+from shoal._pure.lane.handshake import HandshakeError, as_server, refuse_plain
 from shoal._pure.lane.serving import Serving
 from shoal._pure.lane.shared import Shared
 from shoal._pure.lane.streams import ForgottenError, Record, TakenError
-from shoal._pure.lane.wire import CutError, LateError, Patience, Wire
+from shoal._pure.lane.wire import CutError, EncryptionError, LateError, Patience, Wire
 from shoal._pure.shm.session import ShmSession, joined
 from shoal.errors import ShoalTypeError, TransportError
 
@@ -43,9 +44,12 @@ class LaneServer:
     _pid: int
     _shared: Shared
     _strangers: list[Wire]
+    _tls: Contexts | None
     _wires: dict[Wire, threading.Thread]
 
-    def __new__(cls, session: ShmSession, ip: str, key: bytes) -> Self:
+    def __new__(
+        cls, session: ShmSession, ip: str, key: bytes, tls: tuple[str, str, str] | None = None
+    ) -> Self:
         """Listen on a free port of an IP address."""
         if not isinstance(session, ShmSession):
             raise ShoalTypeError(f"session={session!r}: expected a session")
@@ -54,6 +58,7 @@ class LaneServer:
         self = object.__new__(cls)
         self._shared = Shared(session)
         self._key = key
+        self._tls = loaded(tls)
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._wires = {}
@@ -148,7 +153,9 @@ class LaneServer:
 
     def _serve(self, wire: Wire) -> None:
         try:
-            with contextlib.suppress(HandshakeError, CutError, LateError, InvalidError):
+            with contextlib.suppress(
+                HandshakeError, CutError, EncryptionError, LateError, InvalidError
+            ):
                 self._let_in(wire)
         finally:
             self._is_known(wire)
@@ -161,6 +168,13 @@ class LaneServer:
         """Serve a client that knows the key; tell a stranger nothing."""
         shared, until = self._shared, time.monotonic() + _HANDSHAKE_S
         patience = Patience(until)
+        if self._tls is not None:
+            refuse_plain(wire, patience)
+            try:
+                wire.encrypt(self._tls.server, patience)
+            except EncryptionError:
+                wire.drain(patience)  # so that the client reads why
+                raise
         as_server(wire, self._key, patience)
         stream, again = HELLO.unpack(wire.receive(HELLO.size, patience))
         self._is_known(wire)

@@ -1,7 +1,9 @@
 """`Wire`: a TCP connection whose waits end with a deadline, by a call, or by a cancellation."""
 
+import contextlib
 import select
 import socket
+import ssl
 import struct
 import time
 import weakref
@@ -9,7 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from typing import Any, Final
 
-__all__ = ["SLICE_S", "CutError", "LateError", "Patience", "Wire"]
+__all__ = ["SLICE_S", "CutError", "EncryptionError", "LateError", "Patience", "Wire"]
 
 SLICE_S: Final = 0.1
 """Maximum seconds of a sleep, before it is looked whether the wait should end."""
@@ -22,6 +24,7 @@ _KEEPALIVE: Final = (
     (socket.TCP_KEEPCNT, 3),
     (socket.TCP_USER_TIMEOUT, _PEER_TIMEOUT_MS),
 )
+_MUST_WAIT: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _GONE: Final = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
@@ -37,6 +40,18 @@ class CutError(Exception):
     def __init__(self, why: str, *, by_peer: bool) -> None:
         super().__init__(why)
         self.by_peer = by_peer
+
+
+class EncryptionError(Exception):
+    """TLS has ended the connection: one side refused the other's certificate, for example.
+
+    Args:
+        error: The error of TLS.
+    """
+
+    def __init__(self, error: ssl.SSLError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class LateError(Exception):
@@ -131,9 +146,8 @@ class Wire:
                 try:
                     view = view[self.sock.send(view) :]
                     patience.last_at_least(extra_s)
-                except BlockingIOError:
-                    self.wait(select.POLLOUT, patience.slice)
-                    patience.check()
+                except _MUST_WAIT as why:
+                    self._wait_with(why, select.POLLOUT, patience)
                 except OSError as error:
                     raise _cut(error) from None
 
@@ -149,9 +163,8 @@ class Wire:
         while view:
             try:
                 count = self.sock.recv_into(view)
-            except BlockingIOError:
-                self.wait(select.POLLIN, patience.slice)
-                patience.check()
+            except _MUST_WAIT as why:
+                self._wait_with(why, select.POLLIN, patience)
                 continue
             except OSError as error:
                 raise _cut(error) from None
@@ -161,8 +174,77 @@ class Wire:
             patience.last_at_least(extra_s)
         return data
 
+    def encrypt(
+        self, context: ssl.SSLContext, patience: Patience, server_ip: str | None = None
+    ) -> None:
+        """Set up TLS; everything after that is encrypted.
+
+        Args:
+            context: This end.
+            patience: Ends the wait.
+            server_ip: The IP address that the certificate of the server must name; None at a server.
+
+        Raises:
+            EncryptionError: The peer does not speak TLS, or one side refused the certificate of the
+                other.
+        """
+        sock = context.wrap_socket(
+            self.sock,
+            server_side=server_ip is None,
+            do_handshake_on_connect=False,
+            server_hostname=server_ip,
+        )
+        weakref.finalize(self, sock.close).atexit = False
+        self.sock = sock
+        while True:
+            try:
+                sock.do_handshake()
+            except _MUST_WAIT as why:
+                self._wait_with(why, select.POLLIN, patience)
+            except OSError as error:
+                raise _cut(error) from None
+            else:
+                return
+
+    def _wait_with(self, why: OSError, events: int, patience: Patience) -> None:
+        """Wait for what a call lacks: with TLS a read may have to write, and a write to read."""
+        if isinstance(why, ssl.SSLWantReadError):
+            events = select.POLLIN
+        elif isinstance(why, ssl.SSLWantWriteError):
+            events = select.POLLOUT
+        self._poll(events, patience.slice)
+        patience.check()
+
+    def peek(self, size: int, patience: Patience) -> bytes:
+        """Return the first bytes that arrive, without taking them."""
+        while True:
+            try:
+                return self.sock.recv(size, socket.MSG_PEEK)
+            except BlockingIOError as why:
+                self._wait_with(why, select.POLLIN, patience)
+            except OSError as error:
+                raise _cut(error) from None
+
+    def drain(self, patience: Patience) -> None:
+        """Throw away what the peer sends, until it has ended the connection or the patience ends.
+
+        With unread bytes the end of the connection would overtake what was sent last.
+        """
+        with contextlib.suppress(CutError, LateError, OSError):
+            while True:
+                self._poll(select.POLLIN, patience.slice)
+                patience.check()
+                # Not decrypted: TLS may have failed.
+                if not socket.socket.recv(self.sock, 4096):
+                    return
+
     def wait(self, events: int, seconds: float) -> int:
         """Wait for events of `select.poll`, or the end of the connection; return what happened."""
+        if events & select.POLLIN and isinstance(self.sock, ssl.SSLSocket) and self.sock.pending():
+            return select.POLLIN
+        return self._poll(events, seconds)
+
+    def _poll(self, events: int, seconds: float) -> int:
         poll = select.poll()
         try:
             poll.register(self.sock, events)
@@ -201,5 +283,9 @@ class Wire:
         self.sock.close()
 
 
-def _cut(error: OSError) -> CutError:
+def _cut(error: OSError) -> Exception:
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+        return EncryptionError(error)
+    if isinstance(error, ssl.SSLEOFError):
+        return CutError("the peer ended the connection", by_peer=True)
     return CutError(str(error), by_peer=isinstance(error, (ConnectionResetError, BrokenPipeError)))

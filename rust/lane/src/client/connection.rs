@@ -339,7 +339,9 @@ fn welcomed(
     let limits = &client.limits;
     let deadline = Instant::now() + limits.connect;
     let stream = dial(client.address, &mut patience.shorter(deadline))?;
-    let socket = Socket::new(stream, limits.peer_timeout)?;
+    let tls = client.tls.as_ref();
+    let tls = tls.map(|tls| tls.at_client(client.address.ip()));
+    let socket = Socket::new(stream, limits.peer_timeout)?.with_tls(tls.transpose()?);
     let patience = &mut patience.shorter(Instant::now() + limits.handshake);
     handshake::as_client(&socket, &client.key, patience)?;
     socket.send_all(&hello.encode(), patience)?;

@@ -34,6 +34,7 @@ use crate::frame::{
 use crate::handshake::Key;
 use crate::random::random;
 use crate::socket::{PEER_TIMEOUT, Patience};
+use crate::tls::Tls;
 
 /// The limits of a client.
 #[derive(Clone, Debug)]
@@ -113,6 +114,7 @@ pub struct Client {
     address: SocketAddr,
     key: Key,
     limits: Limits,
+    tls: Option<Tls>,
     pool: Pool,
     /// A random number, by which the server knows its leases.
     holder: OnceLock<u128>,
@@ -121,12 +123,13 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client, which does not connect before it is used.
-    pub fn new(address: SocketAddr, key: Key, limits: Limits) -> Self {
+    /// A client, which does not connect before it is used; with TLS if its server has it.
+    pub fn new(address: SocketAddr, key: Key, limits: Limits, tls: Option<Tls>) -> Self {
         Self {
             address,
             key,
             limits,
+            tls,
             pool: Pool::default(),
             holder: OnceLock::new(),
             leases: AtomicU64::new(0),

@@ -21,8 +21,9 @@ fn a_child_of_a_fork_closes_the_idle_connections_and_does_not_shut_them_down() {
     let key = Key::new([1; 32]);
     let here = Ipv4Addr::LOCALHOST.into();
     let limits = server::Limits::default();
-    let server = Server::start(Arc::clone(&session), here, key.clone(), limits).expect("a port");
-    let client = Client::new(server.address(), key, Limits::default());
+    let server =
+        Server::start(Arc::clone(&session), here, key.clone(), limits, None).expect("a port");
+    let client = Client::new(server.address(), key, Limits::default(), None);
     let put = || {
         let target = Target {
             key: b"q",

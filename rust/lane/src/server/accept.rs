@@ -15,6 +15,7 @@ use super::streams::{NoRecord, Turn};
 use crate::frame::{Hello, Welcome};
 use crate::handshake;
 use crate::socket::{Patience, Socket};
+use crate::tls::Tls;
 
 /// How often streams are looked through for those to forget.
 const UPKEEP: Duration = Duration::from_millis(500);
@@ -142,7 +143,8 @@ fn begin(shared: &Arc<Shared>, stream: TcpStream) -> io::Result<()> {
     let Ok(socket) = Socket::new(stream, shared.limits.peer_timeout) else {
         return Ok(()); // the peer has gone already
     };
-    let socket = Arc::new(socket);
+    let tls = shared.tls.as_ref().map(Tls::at_server);
+    let socket = Arc::new(socket.with_tls(tls.transpose()?));
     let id = shared.connections().add(&socket, shared.limits.strangers);
     let leaving = Leaving {
         shared: Arc::clone(shared),

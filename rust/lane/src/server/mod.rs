@@ -28,6 +28,7 @@ use self::streams::Streams;
 use crate::handshake::Key;
 use crate::random::random;
 use crate::socket::PEER_TIMEOUT;
+use crate::tls::Tls;
 
 /// Number of connections that may wait to be accepted; the system may allow fewer.
 const BACKLOG: i32 = 1024;
@@ -94,6 +95,7 @@ struct Shared {
     key: Key,
     epoch: u64,
     limits: Limits,
+    tls: Option<Tls>,
     ends: AtomicBool,
     connections: Mutex<Connections>,
     streams: Streams,
@@ -124,7 +126,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on a free port of an address, for clients that know the key.
+    /// Listens on a free port of an address, for clients that know the key; with TLS, for those that
+    /// have it and a certificate of its CA.
     ///
     /// # Errors
     ///
@@ -134,6 +137,7 @@ impl Server {
         address: IpAddr,
         key: Key,
         limits: Limits,
+        tls: Option<Tls>,
     ) -> io::Result<Self> {
         let listener = Arc::new(TcpListener::bind((address, 0))?);
         // A scan of the port must not fill the queue of those that connect.
@@ -145,6 +149,7 @@ impl Server {
             key,
             epoch: u64::from_le_bytes(random()?).max(1),
             limits,
+            tls,
             ends: AtomicBool::new(false),
             connections: Mutex::default(),
             streams: Streams::default(),

@@ -34,7 +34,8 @@ impl Node {
         })
         .expect("space");
         let here = Ipv4Addr::LOCALHOST.into();
-        let server = Server::start(Arc::clone(&session), here, key(), limits).expect("a port");
+        let server =
+            Server::start(Arc::clone(&session), here, key(), limits, None).expect("a port");
         Self {
             session,
             server,

@@ -64,7 +64,7 @@ fn serve(folder: &Path) {
     let owner = tempfile::tempdir_in(folder).expect("a folder");
     let session = session(&owner, 4 << 20, MemoryPolicy::Block);
     let here = std::net::Ipv4Addr::LOCALHOST.into();
-    let server = Server::start(Arc::clone(&session), here, key(), patient()).expect("a port");
+    let server = Server::start(Arc::clone(&session), here, key(), patient(), None).expect("a port");
     let text = format!("{}\n{}", session.token(), server.address());
     fs::write(folder.join("started"), text).expect("space");
     fs::rename(folder.join("started"), folder.join("ready")).expect("the same folder");

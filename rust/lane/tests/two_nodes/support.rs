@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use shoal_lane::client::{self, Bytes, Cancel, Client, Error, Failed, Parcel, Taken, Target};
 use shoal_lane::handshake::Key;
 use shoal_lane::server::{self, Server};
+use shoal_lane::tls::Tls;
 use shoal_shm::blocking::{Deadline, Until};
 use shoal_shm::session::{Bounds, MemoryPolicy, Session, SessionQueue, Settings};
 use shoal_shm::{Keep, Label, Payload, Want};
@@ -85,11 +86,25 @@ impl Node {
         Self::with(patient(), 64 << 20, MemoryPolicy::Block)
     }
 
+    /// One whose server encrypts.
+    pub(crate) fn encrypted(tls: Tls) -> Self {
+        Self::made(patient(), 64 << 20, MemoryPolicy::Block, Some(tls))
+    }
+
     pub(crate) fn with(limits: server::Limits, max_bytes: u64, policy: MemoryPolicy) -> Self {
+        Self::made(limits, max_bytes, policy, None)
+    }
+
+    fn made(
+        limits: server::Limits,
+        max_bytes: u64,
+        policy: MemoryPolicy,
+        tls: Option<Tls>,
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let session = session(&folder, max_bytes, policy);
         let here = Ipv4Addr::LOCALHOST.into();
-        let server = Server::start(Arc::clone(&session), here, key(), limits).expect("a port");
+        let server = Server::start(Arc::clone(&session), here, key(), limits, tls).expect("a port");
         Self {
             session,
             server,
@@ -112,7 +127,7 @@ impl Node {
 }
 
 pub(crate) fn client_of(address: SocketAddr) -> Client {
-    Client::new(address, key(), patient_client())
+    Client::new(address, key(), patient_client(), None)
 }
 
 pub(crate) fn target(key: &[u8]) -> Target<'_> {

@@ -406,7 +406,7 @@ fn a_lease_that_is_not_answered_is_none() {
         reconnect: BRIEF * 10,
         ..patient_client()
     };
-    let client = Client::new(relay.address, key(), limits);
+    let client = Client::new(relay.address, key(), limits, None);
     put_here(&queue, &numbered(1, 9));
     let taken = take_from(&client, 1, LATER).expect("it is there");
     relay.set_down(true);
@@ -517,7 +517,7 @@ fn a_take_from_a_server_that_stays_stopped_ends_after_its_deadline() {
         late: BRIEF,
         ..patient_client()
     };
-    let client = Client::new(far.address, key(), limits);
+    let client = Client::new(far.address, key(), limits, None);
     let parcel = Parcel {
         parts: &[b"first"],
         ..Parcel::default()

@@ -19,7 +19,7 @@ use super::super::parcel::message_of;
 use super::super::put_many::weights_of;
 use super::super::queue::{MAXSIZE_LIMIT, batch, count, keep, key_of};
 use super::super::wait::Limit;
-use super::{ip, secret};
+use super::{ip, secret, tls};
 use crate::convert::Arg;
 use crate::errors::shoal_error;
 
@@ -44,14 +44,17 @@ pub(crate) struct PyLaneClient {
 #[pymethods]
 impl PyLaneClient {
     #[new]
+    #[pyo3(signature = (ip, port, key, tls = None))]
     fn new(
         ip: &Bound<'_, PyAny>,
         port: &Bound<'_, PyAny>,
         key: &Bound<'_, PyAny>,
+        tls: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let number = u16::try_from(whole(port, "port", 1, u16::MAX.into())?)?;
         let address = SocketAddr::new(self::ip(ip)?, number);
-        let client = Client::new(address, secret(key)?, Limits::default());
+        let (key, tls) = (secret(key)?, self::tls(tls)?);
+        let client = Client::new(address, key, Limits::default(), tls);
         Ok(Self { client })
     }
 

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use shoal_lane::server::{Limits, Server};
 
 use super::super::session::PyShmSession;
-use super::{ip, secret};
+use super::{ip, secret, tls};
 use crate::errors::shoal_error;
 
 /// A server beside a session. It ends with `stop`, or with the object.
@@ -26,15 +26,17 @@ impl PyLaneServer {
 #[pymethods]
 impl PyLaneServer {
     #[new]
+    #[pyo3(signature = (session, ip, key, tls = None))]
     fn new(
         py: Python<'_>,
         session: &Bound<'_, PyShmSession>,
         ip: &Bound<'_, PyAny>,
         key: &Bound<'_, PyAny>,
+        tls: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let (here, key) = (self::ip(ip)?, secret(key)?);
+        let (here, key, tls) = (self::ip(ip)?, secret(key)?, self::tls(tls)?);
         let session = Arc::clone(session.get().here(py, "lane")?);
-        let started = py.detach(|| Server::start(session, here, key, Limits::default()));
+        let started = py.detach(|| Server::start(session, here, key, Limits::default(), tls));
         let server = started.map_err(|error| {
             let message = format!("no server can listen on {here}: {error}");
             shoal_error(py, "TransportError", message, None)

@@ -199,7 +199,7 @@ fn a_link_that_is_down_for_ever_ends_a_put_with_an_unknown_outcome() {
         reconnect: Duration::from_millis(300),
         ..patient_client()
     };
-    let client = Client::new(relay.address, key(), limits);
+    let client = Client::new(relay.address, key(), limits, None);
     put(&client, b"q", b"first").expect("room");
     thread::scope(|scope| {
         let putting = scope.spawn(|| put(&client, b"q", b"second"));

@@ -93,7 +93,7 @@ fn a_put_to_a_server_that_stays_stopped_ends_after_its_deadline() {
         late: BRIEF,
         ..patient_client()
     };
-    let client = Client::new(far.address, key(), limits);
+    let client = Client::new(far.address, key(), limits, None);
     put(&client, b"q", b"first").expect("room");
     far.process.stop();
     let failed = put_until(&client, b"q", b"late", Deadline::After(BRIEF));
@@ -111,7 +111,7 @@ fn what_was_put_before_a_server_was_killed_is_in_the_channel() {
         reconnect: BRIEF * 4,
         ..patient_client()
     };
-    let client = Client::new(far.address, key(), limits);
+    let client = Client::new(far.address, key(), limits, None);
     thread::scope(|scope| {
         let putting = scope.spawn(|| {
             (0..).find_map(|number| {

@@ -305,7 +305,12 @@ fn other_bounds_and_keys_that_are_too_long_are_invalid() {
 fn a_server_with_another_key_is_refused_and_gets_nothing() {
     let node = Node::new();
     let queue = node.queue(b"q", 0);
-    let other = Client::new(node.server.address(), Key::new([8; 32]), patient_client());
+    let other = Client::new(
+        node.server.address(),
+        Key::new([8; 32]),
+        patient_client(),
+        None,
+    );
     let failed = put(&other, b"q", b"secret").expect_err("another key");
     assert!(matches!(failed.error, Error::Refused { .. }));
     let address = node.server.address();
@@ -321,7 +326,7 @@ fn a_server_that_is_not_there_is_unreachable_by_its_address() {
         reconnect: BRIEF,
         ..patient_client()
     };
-    let client = Client::new(nowhere, key(), limits);
+    let client = Client::new(nowhere, key(), limits, None);
     let failed = put(&client, b"q", b"x").expect_err("nothing listens");
     assert!(matches!(failed.error, Error::Unreachable { .. }));
     assert!(failed.error.is_outcome_known());

@@ -92,7 +92,7 @@ fn a_long_put_that_waits_longer_than_the_kernel_does_for_a_peer_is_put_once() {
             ..patient_client()
         },
     );
-    let client = Client::new(node.server.address(), key(), limits);
+    let client = Client::new(node.server.address(), key(), limits, None);
     put(&client, b"q", b"first").expect("room");
     let long = message(1, 32 << 20);
     thread::scope(|scope| {
@@ -119,7 +119,7 @@ fn a_server_that_does_not_answer_is_given_up_some_time_after_the_deadline() {
         reconnect: brief,
         ..patient_client()
     };
-    let client = Client::new(relay.address, key(), limits);
+    let client = Client::new(relay.address, key(), limits, None);
     put(&client, b"q", b"first").expect("room");
     for deadline in [Deadline::After(BRIEF), Deadline::Now] {
         put(&client, b"q2", b"second").expect("room");
@@ -168,7 +168,7 @@ fn a_server_that_stops_ends_the_waits_of_its_clients_and_puts_nothing_more() {
         },
     );
     let clients = [(); 2].map(|()| {
-        let client = Client::new(node.server.address(), key(), limits.clone());
+        let client = Client::new(node.server.address(), key(), limits.clone(), None);
         put(&client, b"other", b"x").expect("room");
         client
     });
@@ -272,7 +272,7 @@ fn a_caller_that_ends_the_wait_while_the_link_is_down_hears_that_the_outcome_is_
         late: BRIEF,
         ..patient_client()
     };
-    let client = Client::new(relay.address, key(), limits);
+    let client = Client::new(relay.address, key(), limits, None);
     put(&client, b"q", b"first").expect("room");
     relay.set_down(true);
     let parcel = Parcel {
@@ -296,7 +296,7 @@ fn a_caller_that_ends_the_wait_for_a_new_connection_hears_that_the_outcome_is_un
         late: BRIEF,
         ..patient_client()
     };
-    let client = Client::new(relay.address, key(), limits);
+    let client = Client::new(relay.address, key(), limits, None);
     put(&client, b"q", b"first").expect("room");
     let ends = AtomicBool::new(false);
     let mut go_on = || !ends.load(Ordering::SeqCst);

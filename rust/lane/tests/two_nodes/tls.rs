@@ -1,0 +1,307 @@
+//! Puts and takes over TLS: as those without, and what is refused.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use shoal_lane::client::{Cancel, Client, Error, Parcel};
+use shoal_lane::handshake;
+use shoal_lane::server::{Limits, Server};
+use shoal_lane::tls::Tls;
+use shoal_shm::session::{MemoryPolicy, Session};
+use tempfile::TempDir;
+
+use crate::certificates::Authority;
+use crate::support::*;
+
+const HERE: &str = "127.0.0.1";
+const LONG: usize = 3 << 20;
+
+/// A node whose server encrypts.
+struct Encrypted {
+    node: Node,
+    tls: Tls,
+}
+
+impl Encrypted {
+    fn new() -> Self {
+        let tls = Authority::new("ca").tls(HERE);
+        let node = Node::encrypted(tls.clone());
+        Self { node, tls }
+    }
+
+    fn client(&self) -> Client {
+        Client::new(
+            self.node.server.address(),
+            key(),
+            patient_client(),
+            Some(self.tls.clone()),
+        )
+    }
+
+    fn client_through(&self, relay: &Relay) -> Client {
+        Client::new(
+            relay.address,
+            key(),
+            patient_client(),
+            Some(self.tls.clone()),
+        )
+    }
+}
+
+#[test]
+fn messages_short_and_long_arrive_and_are_taken() {
+    let there = Encrypted::new();
+    let queue = there.node.queue(b"q", 0);
+    let client = there.client();
+    let messages: Vec<_> = [0, 4, 100, 16 * 1024, 40_000, LONG, 5, LONG + 1]
+        .iter()
+        .zip(0..)
+        .map(|(length, number)| message(number, *length))
+        .collect();
+    for message in &messages {
+        put(&client, b"q", message).expect("room");
+    }
+    put_many(&client, &target(b"q"), &messages, LATER).expect("room");
+    assert_eq!(
+        take_all(&queue),
+        [messages.clone(), messages.clone()].concat()
+    );
+    put_here(&queue, &messages);
+    let mut taken = Vec::new();
+    while taken.len() < messages.len() {
+        taken.extend(take_and_keep(&client, 3));
+    }
+    assert_eq!(taken, messages);
+    assert_eq!(client.idle_connections(), 1);
+    eventually("all is settled", || is_all_settled(&there.node));
+}
+
+#[test]
+fn many_threads_put_and_take_over_one_client() {
+    let there = Encrypted::new();
+    let queue = there.node.queue(b"q", 0);
+    let client = there.client();
+    let mut taken: Vec<u32> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|thread| {
+                let client = &client;
+                scope.spawn(move || {
+                    let mut taken = Vec::new();
+                    for number in 0..50 {
+                        let length = if number % 10 == 0 { 200_000 } else { 9 };
+                        put(client, b"q", &message(thread * 50 + number, length)).expect("room");
+                        let next = take_from(client, 1, LATER).expect("there is one");
+                        taken.extend(numbers_of(&next));
+                        assert!(next.keep(&mut || true).expect("not interrupted"));
+                    }
+                    taken
+                })
+            })
+            .collect();
+        let each = threads.into_iter();
+        each.flat_map(|thread| thread.join().expect("no panic"))
+            .collect()
+    });
+    taken.sort_unstable();
+    assert!(taken.into_iter().eq(0..200));
+    assert!(take(&queue).is_none());
+}
+
+#[test]
+fn a_long_put_that_waits_for_room_goes_on_when_there_is_some() {
+    let there = Encrypted::new();
+    let queue = there.node.queue(b"q", 1);
+    let client = there.client();
+    let sent = message(1, LONG);
+    put(&client, b"q", b"first").expect("room");
+    thread::scope(|scope| {
+        let putting = scope.spawn(|| put(&client, b"q", &sent));
+        eventually("it waits", || {
+            queue.stats().is_ok_and(|it| it.producers_waiting > 0)
+        });
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(wait_and_take(&queue), b"first");
+        putting.join().expect("no panic").expect("room");
+    });
+    assert_eq!(take_all(&queue), [sent]);
+}
+
+#[test]
+fn a_cancelled_put_is_not_in_the_channel_and_a_cancelled_take_takes_nothing() {
+    let there = Encrypted::new();
+    let queue = there.node.queue(b"q", 1);
+    let client = there.client();
+    let bytes = message(1, LONG);
+    let parts = [bytes.as_slice()];
+    let parcel = Parcel {
+        parts: &parts,
+        ..Parcel::default()
+    };
+    for _ in 0..5 {
+        put(&client, b"q", b"first").expect("room");
+        let cancel = Cancel::default();
+        thread::scope(|scope| {
+            let putting = scope.spawn(|| {
+                let parcels = std::slice::from_ref(&parcel);
+                client.put_many(&target(b"q"), parcels, LATER, &cancel, &mut || true)
+            });
+            eventually("it waits", || {
+                queue.stats().is_ok_and(|it| it.producers_waiting > 0)
+            });
+            cancel.cancel();
+            let failed = putting.join().expect("no panic").expect_err("cancelled");
+            assert!(matches!(failed.error, Error::Interrupted), "{failed}");
+        });
+        assert_eq!(take_all(&queue), [b"first"]);
+        let cancel = Cancel::default();
+        thread::scope(|scope| {
+            let taking = scope.spawn(|| {
+                let want = shoal_shm::Want::Count(1);
+                let taken = client.take(&target(b"q"), want, LATER, &cancel, &mut || true);
+                assert!(matches!(taken, Err(Error::Interrupted)), "{taken:?}");
+            });
+            eventually("it waits", || {
+                queue.stats().is_ok_and(|it| it.consumers_waiting > 0)
+            });
+            cancel.cancel();
+            put(&client, b"q", b"next").expect("room");
+            assert_eq!(take_and_keep(&client, 1), [b"next"]);
+            taking.join().expect("no panic");
+        });
+    }
+    eventually("all is settled", || is_all_settled(&there.node));
+}
+
+#[test]
+fn every_message_arrives_once_and_in_order_over_connections_that_are_cut() {
+    for (seed, most) in [(1, 5_000), (2, 15_000), (3, 60_000)] {
+        let there = Encrypted::new();
+        let queue = there.node.queue(b"q", 0);
+        let relay = Relay::new(there.node.server.address(), Cut::Random { seed, most });
+        let client = there.client_through(&relay);
+        let sent: Vec<_> = (0..200)
+            .map(|number| message(number, if number % 7 == 0 { 3_000 } else { 50 }))
+            .collect();
+        for (number, messages) in sent.chunks(5).enumerate() {
+            if number % 2 == 0 {
+                put_many(&client, &target(b"q"), messages, LATER).expect("it goes on");
+            } else {
+                for message in messages {
+                    put(&client, b"q", message).expect("it goes on");
+                }
+            }
+        }
+        assert_eq!(take_all(&queue), sent);
+        put_here(&queue, &sent);
+        let mut taken = Vec::new();
+        while taken.len() < sent.len() {
+            let next = take_from(&client, 4, LATER).expect("it goes on");
+            let bytes = bytes_of(&next);
+            assert!(next.keep(&mut || true).expect("not interrupted"));
+            taken.extend(bytes);
+        }
+        assert_eq!(taken, sent);
+        assert!(relay.cuts() > 2, "{}", relay.cuts());
+    }
+}
+
+#[test]
+fn a_long_message_arrives_over_connections_that_are_cut() {
+    let there = Encrypted::new();
+    let queue = there.node.queue(b"q", 0);
+    let most = 2 * LONG as u64;
+    let relay = Relay::new(there.node.server.address(), Cut::Random { seed: 4, most });
+    let client = there.client_through(&relay);
+    let sent: Vec<_> = (0..6).map(|number| message(number, LONG)).collect();
+    for message in &sent {
+        put(&client, b"q", message).expect("it goes on");
+    }
+    assert_eq!(take_all(&queue), sent);
+    assert!(relay.made() > 1);
+}
+
+/// The error of a put that is refused, without another attempt.
+fn refused(there: &Node, tls: Option<Tls>) -> handshake::Error {
+    let client = Client::new(there.server.address(), key(), patient_client(), tls);
+    let began = Instant::now();
+    let failed = put(&client, b"q", b"x").expect_err("it is refused");
+    assert!(began.elapsed() < PATIENT / 2, "it tried again");
+    assert!(take(&there.queue(b"q", 0)).is_none());
+    match failed.error {
+        Error::Refused { address, why } => {
+            assert_eq!(address, there.server.address());
+            why
+        }
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_client_with_a_certificate_that_is_not_valid_here_or_without_one_is_refused() {
+    let (ours, others) = (Authority::new("ours"), Authority::new("others"));
+    let there = Node::encrypted(ours.tls(HERE));
+    let why = refused(&there, Some(others.tls(HERE)));
+    assert!(
+        matches!(&why, handshake::Error::Tls(why) if why.contains("did not sign")),
+        "{why}"
+    );
+    // It trusts the server, which does not trust it.
+    let files = shoal_lane::tls::Files {
+        ca: ours.files(HERE).ca,
+        ..others.files(HERE)
+    };
+    let why = refused(&there, Some(Tls::load(&files).expect("sound")));
+    assert!(
+        matches!(&why, handshake::Error::Tls(why) if why.contains("refused")),
+        "{why}"
+    );
+    let why = refused(&there, None);
+    assert!(matches!(why, handshake::Error::Encrypted), "{why}");
+    eventually("they have gone", || there.server.usage().connections == 0);
+}
+
+#[test]
+fn a_server_with_a_certificate_of_another_address_or_without_one_is_refused() {
+    let authority = Authority::new("ca");
+    let there = Node::encrypted(authority.tls("127.0.0.9"));
+    let why = refused(&there, Some(authority.tls(HERE)));
+    let text = "does not name its IP address";
+    assert!(
+        matches!(&why, handshake::Error::Tls(why) if why.contains(text)),
+        "{why}"
+    );
+    let why = refused(&Node::new(), Some(authority.tls(HERE)));
+    assert!(matches!(why, handshake::Error::Plain), "{why}");
+}
+
+#[test]
+fn a_client_with_another_key_is_refused_also_over_tls() {
+    let there = Encrypted::new();
+    let key = handshake::Key::new([8; 32]);
+    let address = there.node.server.address();
+    let client = Client::new(address, key, patient_client(), Some(there.tls.clone()));
+    let failed = put(&client, b"q", b"x").expect_err("it is refused");
+    let text = failed.to_string();
+    assert!(
+        text.ends_with("the peer does not know the key of this job"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_connection_that_says_nothing_ends_with_the_time_of_its_handshake() {
+    let folder = TempDir::new().expect("a folder");
+    let session: Arc<Session> = session(&folder, 1 << 20, MemoryPolicy::Block);
+    let limits = Limits {
+        handshake: Duration::from_millis(50),
+        ..patient()
+    };
+    let tls = Some(Authority::new("ca").tls(HERE));
+    let here = Ipv4Addr::LOCALHOST.into();
+    let server = Server::start(session, here, key(), limits, tls).expect("a port");
+    let _silent = std::net::TcpStream::connect(server.address()).expect("it listens");
+    eventually("it came", || server.usage().connections == 1);
+    eventually("it has gone", || server.usage().connections == 0);
+}
