@@ -858,7 +858,7 @@ class LaneServer:
     """Lets processes of other nodes use the queues of a session over TCP, without the interpreter.
 
     It listens on a free port of `ip`, for clients with the same `key` of 32 bytes. Each connection
-    has a thread. It ends with `stop`, or with the object. The pure core has none.
+    has a thread. It ends with `stop`, or with the object.
 
     With `tls` it encrypts, and admits only clients with a certificate of the same CA. These are the
     paths of three files in PEM: the certificate of this node, its private key, and the CA.
