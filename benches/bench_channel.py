@@ -12,7 +12,7 @@ import ray
 
 from harness.contenders import by_job
 from harness.lines import Load, Shoal
-from harness.lines_in_job import ByCalls, ByChannel, RayQueue
+from harness.lines_in_job import ByChannel, OverLane, RayQueue
 from harness.processes import STAMPS
 from harness.ray_job import Job
 from harness.roles import Answer, Ask, Receive, ReceiveApart, Send, SendApart, time_of_all
@@ -30,18 +30,18 @@ TENSORS = {f"tensor of {name}": Load("array", size, depth=4) for name, size in S
 LOADS = {**SMALL, **TENSORS}
 FULL = 64 * MIB
 
-SHM, CHANNEL, RAY, QUEUE = Shoal.name, ByChannel.name, ByCalls.name, RayQueue.name
+SHM, CHANNEL, LANE, QUEUE = Shoal.name, ByChannel.name, OverLane.name, RayQueue.name
 PURE = "channel, in pure Python"
 # Each contender: the core of its job, and the function that makes its line.
 CONTENDERS = {
     SHM: ("rust", lambda load, _number: Shoal(load)),
     CHANNEL: ("rust", ByChannel),
-    RAY: ("rust", ByCalls),
+    LANE: ("rust", OverLane),
     PURE: ("pure", ByChannel),
     QUEUE: ("rust", RayQueue),
 }
 # Contenders that have fewer rounds, and whose failure does not fail the benchmark.
-SLOW = (RAY, PURE, QUEUE)
+SLOW = (LANE, PURE, QUEUE)
 FRESH = {SHM: fresh_session, CHANNEL: fresh_channel, PURE: fresh_channel}
 # Contenders of the row of arrays that a producer builds: where it builds them.
 BUILT = {
@@ -72,9 +72,9 @@ def jobs(cluster):
 def send(measure, jobs):
     """Measure a row of messages with all contenders."""
 
-    def run(name, load, roles, *goals, by_calls=(), **more):
+    def run(name, load, roles, *goals, over_lane=(), **more):
         row = Row(
-            name, SHM, {CHANNEL: (NEAR, *goals), RAY: by_calls}, limit=SHM, slow=SLOW,
+            name, SHM, {CHANNEL: (NEAR, *goals), LANE: over_lane}, limit=SHM, slow=SLOW,
             optional=SLOW, load=load, roles=roles, **more,
         )  # fmt: skip
         openers = {}
@@ -152,7 +152,7 @@ def test_stream_in_batches(stream, name):
 @all_contenders
 def test_stream_in_large_batches(stream):
     """Calls between nodes take about as long for many items as for one: large batches pay off."""
-    stream("64 B", LARGE_BATCH, by_calls=[Goal("≥ 50,000/s", cost=1e9 / 50_000)])
+    stream("64 B", LARGE_BATCH, over_lane=[Goal("≥ 50,000/s", cost=1e9 / 50_000)])
 
 
 @pytest.mark.parametrize("contender", FRESH)

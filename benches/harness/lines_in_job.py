@@ -14,8 +14,8 @@ from shoal import Channel
 __all__ = [
     "GROUP",
     "NAMES",
-    "ByCalls",
     "ByChannel",
+    "OverLane",
     "RayQueue",
     "make_channels",
 ]
@@ -85,11 +85,11 @@ class ByChannel(Named):
         return self._channel().get_many
 
 
-class ByCalls(ByChannel):
-    """A channel used by calls to its actor, as from another node."""
+class OverLane(ByChannel):
+    """A channel used over a lane to its actor, as from another node."""
 
-    name = "channel, SHOAL_TRANSPORT=ray"
-    transport = "ray"
+    name = "channel, SHOAL_TRANSPORT=lane"
+    transport = "lane"
 
 
 @cache

@@ -857,18 +857,24 @@ class ShmParcel:
 class LaneServer:
     """Lets processes of other nodes use the queues of a session over TCP, without the interpreter.
 
-    It listens on a free port of `ip`, for clients with the same `key` of 32 bytes. Each connection
+    It listens on a port of `ip`, a free one for port 0, for clients with the same `key` of 32 bytes. Each connection
     has a thread. It ends with `stop`, or with the object.
 
     With `tls` it encrypts, and admits only clients with a certificate of the same CA. These are the
     paths of three files in PEM: the certificate of this node, its private key, and the CA.
 
     Raises:
-        TransportError: The address is not one of this machine, or a file of `tls` cannot be used.
+        TransportError: The address is not one of this machine, the port is in use, or a file of `tls`
+            cannot be used.
     """
 
     def __new__(
-        cls, session: ShmSession, ip: str, key: bytes, tls: tuple[str, str, str] | None = None
+        cls,
+        session: ShmSession,
+        ip: str,
+        key: bytes,
+        tls: tuple[str, str, str] | None = None,
+        port: int = 0,
     ) -> Self: ...
     @property
     def address(self) -> tuple[str, int]:
@@ -993,7 +999,7 @@ class LaneQueue:
         """Append an object, waiting for room; see `ShmQueue.put`."""
 
     def put_nowait(self, obj: Any, weight: int = 0) -> None:
-        """Append an object if there is room now; waits up to 30 s for the server's answer."""
+        """Append an object if there is room now; waits up to 24 s for the server's answer."""
 
     def put_many(
         self,
@@ -1016,7 +1022,7 @@ class LaneQueue:
         """Take the first object, waiting for one; see `ShmQueue.get`."""
 
     def get_nowait(self, lease: bool = False) -> Any:
-        """Take the first object if there is one now; waits up to 30 s for the server's answer."""
+        """Take the first object if there is one now; waits up to 24 s for the server's answer."""
 
     def get_many(
         self,

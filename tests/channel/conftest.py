@@ -14,14 +14,14 @@ HERE = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark the tests that reach channels by calls, as other nodes do: each has a cheaper twin."""
+    """Mark the tests that reach channels over a lane, as other nodes do: each has a cheaper twin."""
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if item.path.parent == HERE and parameters.get("transport") == "ray":
+        if item.path.parent == HERE and parameters.get("transport") == "lane":
             item.add_marker(pytest.mark.nightly)
 
 
-@pytest.fixture(params=["shm", "ray"])
+@pytest.fixture(params=["shm", "lane"])
 def transport(request):
     """How the test reaches the channel: as a process on the channel's node, or on another node."""
     return request.param

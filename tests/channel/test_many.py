@@ -8,8 +8,8 @@ import pytest
 from shoal.errors import ChannelClosed, ShoalTimeoutError, ShoalValueError
 from support.processes import DEADLINE_S
 
-everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
-on_the_wire = pytest.mark.parametrize("transport", ["shm", "ray"], indirect=True)
+everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
+on_the_wire = pytest.mark.parametrize("transport", ["shm", "lane"], indirect=True)
 
 
 @everywhere

@@ -17,7 +17,7 @@ from shoal.errors import (
 from support.items import Unloadable
 from support.processes import DEADLINE_S
 
-everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
+everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 
 
 @everywhere
@@ -171,7 +171,7 @@ def test_none_is_a_key_and_an_item(channel):
     assert one.get() == "other"
 
 
-@pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
+@pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 def test_keys_that_are_equal_are_one_queue(channel, key):
     one = channel()
     for equal in [1, True, 1.0, np.int64(1), Level.LOW]:

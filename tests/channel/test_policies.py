@@ -8,7 +8,7 @@ import pytest
 from shoal.errors import ChannelExistsError, ChannelFull, ShoalTimeoutError, ShoalValueError
 from support.processes import DEADLINE_S, until
 
-everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
+everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 
 
 @everywhere

@@ -22,9 +22,9 @@ from support.channel_actor import held_up
 from support.log_lines import once_logged
 from support.processes import DEADLINE_S, in_a_child, until
 
-everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
+everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 shared = pytest.mark.parametrize("transport", ["shm"], indirect=True)
-apart = pytest.mark.parametrize("transport", ["shm", "ray"], indirect=True)
+apart = pytest.mark.parametrize("transport", ["shm", "lane"], indirect=True)
 
 LARGE = 100_000
 """Bytes of an array that lies in shared memory; a smaller one is copied into a message."""

@@ -16,9 +16,9 @@ from shoal.errors import (
 from support.processes import DEADLINE_S
 
 torch = pytest.importorskip("torch")
-everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
+everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 shared = pytest.mark.parametrize("transport", ["shm"], indirect=True)
-apart = pytest.mark.parametrize("transport", ["shm", "ray"], indirect=True)
+apart = pytest.mark.parametrize("transport", ["shm", "lane"], indirect=True)
 
 LARGE = 100_000
 """Bytes of an array that lies in shared memory; a smaller one is copied into a message."""

@@ -13,7 +13,7 @@ from shoal.errors import ChannelEmpty
 from support.log_lines import once_logged
 from support.processes import DEADLINE_S, until
 
-everywhere = pytest.mark.parametrize("transport", ["local", "shm", "ray"], indirect=True)
+everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 
 
 @everywhere

@@ -12,7 +12,7 @@ from support import channel_peers, processes
 
 PEERS = 3
 HERE = Path(__file__).parent
-# Their behaviour over calls has a twin in shared memory, and one without Ray in tests/channel.
+# Their behaviour over a lane has a twin in shared memory, and one without Ray in tests/channel.
 LONG = {
     HERE / f"test_channel_{name}.py"
     for name in ("close", "failures", "leases", "rows", "worker_group")
@@ -21,10 +21,10 @@ LONG = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark what the long modules do over calls, as other nodes do."""
+    """Mark what the long modules do over a lane, as other nodes do."""
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if item.path in LONG and parameters.get("transport") == "ray":
+        if item.path in LONG and parameters.get("transport") == "lane":
             item.add_marker(pytest.mark.nightly)
 
 
@@ -70,7 +70,7 @@ def launch(cluster):
 # same arguments, and each test uses its own keys.
 
 
-@pytest.fixture(params=["shm", "ray"])
+@pytest.fixture(params=["shm", "lane"])
 def transport(request, monkeypatch):
     """The transport by which the test and its workers reach channels (except local ones)."""
     if request.param != "local":

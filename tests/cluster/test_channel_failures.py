@@ -27,7 +27,7 @@ from support.processes import DEADLINE_S, until
 from support.shm_crew import Log, message, name_of, steps
 
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)
-by_calls = pytest.mark.parametrize("transport", ["ray"], indirect=True)
+over_a_lane = pytest.mark.parametrize("transport", ["lane"], indirect=True)
 pytestmark = [pytest.mark.ray, pytest.mark.process]
 
 SECONDS = 4.0
@@ -179,8 +179,8 @@ def lease(channel, logs, me):
 
 
 @pytest.mark.nightly
-@by_calls
-def test_by_calls_nothing_that_was_put_is_lost_either(channel, victims, tmp_path):
+@over_a_lane
+def test_over_a_lane_nothing_that_was_put_is_lost_either(channel, victims, tmp_path):
     one = channel(MAXSIZE, private=True)
     choice = random.Random(3)
     roles = [produce, produce, lease, lease]
@@ -230,8 +230,8 @@ def produce_large(channel, logs, me):
 
 
 @pytest.mark.nightly
-@by_calls
-def test_by_calls_a_killed_actor_loses_nothing_that_is_on_its_way(channel, victims, tmp_path):
+@over_a_lane
+def test_over_a_lane_a_killed_actor_loses_nothing_that_is_on_its_way(channel, victims, tmp_path):
     one = channel(MAXSIZE, private=True)
     roles = [produce_large, consume, consume]
     hired = [victims.hire() for _ in roles]
@@ -273,7 +273,7 @@ def test_waiting_calls_go_on_when_the_actor_dies(channel, transport):
     until(lambda: one.stats("empty").waiting_consumers >= 1)
     before = pid_of_actor(one)
     os.kill(before, signal.SIGKILL)
-    if transport == "ray":
+    if transport == "lane":
         # A put that needs the actor raises until a new process of the actor has started.
         until(lambda: is_replaced(one, before))
     one.put("a", key="empty", timeout=DEADLINE_S)
@@ -288,7 +288,7 @@ def test_waiting_calls_go_on_when_the_actor_dies(channel, transport):
     assert len(got) == 2
 
 
-@by_calls
+@over_a_lane
 def test_the_memory_is_not_cleared_away_while_its_actor_starts_again(channel):
     one = channel(private=True)
     one.put_many(range(50))
@@ -334,7 +334,7 @@ def test_an_actor_takes_the_place_of_one_that_was_killed(channel, transport):
 # Many processes at once.
 
 
-@by_calls
+@over_a_lane
 def test_an_actor_that_died_for_good_does_not_look_like_the_end_of_the_channel(channel):
     one = channel(private=True)
     one.put_many(range(3))
@@ -388,8 +388,8 @@ def get_keys(channel, key, count):
     return [work.wait(timeout=2 * DEADLINE_S) for work in works]
 
 
-@by_calls
-def test_by_calls_hundreds_of_keys_from_three_processes(channel, key, peers):
+@over_a_lane
+def test_over_a_lane_hundreds_of_keys_from_three_processes(channel, key, peers):
     one = channel()
     got = peers.start(0, get_keys, one, key, 200)
     puts = [peers.start(rank, put_keys, one, key, 200) for rank in (1, 2)]

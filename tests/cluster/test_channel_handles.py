@@ -15,7 +15,7 @@ from support.processes import DEADLINE_S, in_a_child
 
 pytestmark = pytest.mark.ray
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)
-by_calls = pytest.mark.parametrize("transport", ["ray"], indirect=True)
+over_a_lane = pytest.mark.parametrize("transport", ["lane"], indirect=True)
 
 
 def pass_on(channel, key, other):
@@ -144,15 +144,20 @@ def get_and_say(channel, key):
         return f"{type(error).__name__}: {error}"
 
 
-@by_calls
-def test_a_child_is_told_that_it_cannot_use_a_connection(channel, key):
-    """The call transport needs Ray's connection, which a forked child cannot share."""
+@over_a_lane
+def test_a_child_uses_a_lane_that_its_parent_has_found(channel, key):
     one = channel()
     one.put("a", key=key)
+    assert in_a_child(get_and_say, one, key) == "'a'"
+
+
+@over_a_lane
+def test_a_child_is_told_that_it_cannot_ask_where_the_actor_is(channel, key):
+    """That needs Ray's connection, which a forked child cannot share."""
+    one = channel()
     said = in_a_child(get_and_say, one, key)
     assert "was forked from process" in said
     assert "spawn" in said
-    assert one.get(key, timeout=DEADLINE_S) == "a"
 
 
 @shm

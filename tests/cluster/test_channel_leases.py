@@ -7,6 +7,7 @@ import sys
 import pytest
 import ray
 
+from shoal.errors import PeerLostError
 from support.channel_peers import pid_of_actor
 from support.processes import DEADLINE_S
 
@@ -68,5 +69,6 @@ def test_what_is_on_lease_when_the_actor_dies_is_not_lost(channel, key, transpor
         # The actor's process kept the lease, so it ended with that process.
         got = [one.get(key, timeout=DEADLINE_S) for _ in range(2)]
         assert sorted(got) == ["a", "b"]
-        lease.ack()
+        with pytest.raises(PeerLostError, match="another process takes its place"):
+            lease.ack()
     assert one.empty(key)

@@ -172,7 +172,7 @@ def test_messages_and_broadcasts_between_two_machines(tmp_path):
         finally:
             running.kill()
     assert running.returncode == 0, log
-    assert "ways [['shm', 'shm']] [['ray', 'torch']]" in log, log
+    assert "ways [['shm', 'shm']] [['lane', 'torch']]" in log, log
     assert "swap [[True], [True]]" in log, log
     assert log.count("tensors [True] [None]") == 2, log
     assert "own group [6.0, 6.0, 6.0, 6.0]" in log, log

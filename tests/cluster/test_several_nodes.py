@@ -145,7 +145,7 @@ def test_a_job_waits_for_its_nodes_and_uses_both(tmp_path):
     assert "channel True exchange [True, True]" in log, log
     shared, remote = "SharedQueues", "RemoteQueues"
     # All keys are on the first node, or each key on the node of the worker that put there.
-    assert f"ways [('shm', ['{shared}', '{shared}']), ('ray', ['{remote}', '{remote}'])]" in log, (
+    assert f"ways [('shm', ['{shared}', '{shared}']), ('lane', ['{remote}', '{remote}'])]" in log, (
         log
     )
     assert f"['{shared}', '{remote}']), " in log, log

@@ -135,7 +135,7 @@ def test_a_transport_of_another_package_carries_tensors(package, forced):
         assert b.run(recv_all) == ["an object", *expected]
         tensors, objects = a.end()
         assert tensors == ("files", "both have the same files", False)
-        assert objects.name == ("ray" if forced else "shm")
+        assert objects.name == ("lane" if forced else "shm")
         assert len(list(carriers.iterdir())) == 1
 
 

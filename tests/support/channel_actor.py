@@ -78,8 +78,8 @@ class Actors:
         self.worker = self._run(self._made())
         self.handle = Handle(self.worker, self._loop)
         ray = SimpleNamespace(is_initialized=lambda: True)
-        self._patch.setattr(self._channel.actor_protocol, "ray", ray)
-        self._patch.setattr(self._channel.actor_protocol, "fetch", self.handle.get)
+        self._patch.setattr(self._channel.actor_calls, "ray", ray)
+        self._patch.setattr(self._channel.actor_calls, "fetch", self.handle.get)
         itself = SimpleNamespace(current_actor=None)
         util = SimpleNamespace(get_node_ip_address=lambda: "127.0.0.1")
         ray = SimpleNamespace(get_runtime_context=lambda: itself, kill=lambda _: None, util=util)
@@ -96,22 +96,20 @@ class Actors:
         return getattr(self.handle, method).remote(*arguments).future().result(DEADLINE_S)
 
     def ask(self, operation, *arguments):
-        protocol = self._channel.actor_protocol
-        packed = protocol.pack((operation, "", arguments))
-        outcome, body = protocol.unpack(self.call("serve", packed))
+        outcome, body = self.call("serve", ("", operation, arguments))
         if outcome == Outcome.ERROR:
             raise body
         return body
 
     def way(self, kind):
-        """Return the queues of a process on another node (`ray`) or on this one (`shm`)."""
-        if kind == "ray":
+        """Return the queues of a process on another node (`lane`) or on this one (`shm`)."""
+        if kind == "lane":
             return self._channel.remote.RemoteQueues(self.settings, "job", 0, self.handle)
         session = self._channel.shm.Session.attach(self._noted[-1])
         return self._channel.shared.SharedQueues(self.settings, session, {})
 
     def handle_of(self, kind, *here):
-        """Return a channel's handle as a process of another node (`ray`) or of this one has it.
+        """Return a channel's handle as a process of another node (`lane`) or of this one has it.
 
         `local` is a channel without an actor; `here` tells for each actor whether it is on this node.
         """

@@ -57,7 +57,6 @@ def channel_modules(shm, place, monkeypatch):
         "channel": (
             "actor",
             "actor_calls",
-            "actor_protocol",
             "channel",
             "pending",
             "remote",

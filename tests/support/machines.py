@@ -63,7 +63,7 @@ class Machine:
         """Start a command; `stdout` carries both output streams."""
         return subprocess.Popen(
             self.command(arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env=_environment() | env,
+            env=environment() | env,
         )  # fmt: skip
 
     def run(self, arguments: Sequence[str], limit: float = 60.0, **env: str) -> str:
@@ -98,7 +98,8 @@ class Machine:
             self._holder.communicate()
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return the environment of commands on a machine."""
     # Ray and shoal must write to the machine's own folders, which are mounted at the default paths.
     dropped = ("RAY_ADDRESS", "RAY_TMPDIR", "SHOAL_SHM_DIR", "TMPDIR")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}

@@ -33,12 +33,6 @@ def actors(channel, monkeypatch):
 
 
 @pytest.fixture
-def by_calls(monkeypatch):
-    """Reach channels of other nodes by calls to their actors alone."""
-    monkeypatch.setenv("SHOAL_TRANSPORT", "ray")
-
-
-@pytest.fixture
 def add_module(monkeypatch):
     """Add a module that can be imported, with some members."""
 

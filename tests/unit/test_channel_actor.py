@@ -7,7 +7,7 @@ import time
 from functools import partial
 
 import pytest
-from ray.exceptions import ActorUnavailableError, GetTimeoutError, NodeDiedError, ObjectLostError
+from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError
 
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -15,7 +15,6 @@ from shoal.errors import (
     ChannelDecodeError,
     ChannelFull,
     ChannelMemoryError,
-    PeerLostError,
     ShoalTimeoutError,
 )
 from support.channel_actor import DEADLINE_S, held_up
@@ -59,7 +58,7 @@ def test_memory_is_kept_for_the_raylet_that_starts_the_next_process_and_for_no_o
 
 
 def test_a_closed_actor_stays_while_its_last_item_is_on_lease(actors, channel):
-    queues = actors.start().way("ray")
+    queues = actors.start().way("lane")
     want = channel.protocol.ONE._replace(lease=True)
     queues.put("k", "a", 0, None)
     lease = queues.take("k", want, None)
@@ -70,46 +69,6 @@ def test_a_closed_actor_stays_while_its_last_item_is_on_lease(actors, channel):
     assert (again.value, again.redelivered) == ("a", True)
     again.ack()
     assert actors.ask("end", False) is True
-
-
-@pytest.fixture
-def late(channel, monkeypatch):
-    """Make the lease of each answer expire before the answer arrives."""
-    monkeypatch.setattr(channel.actor, "arrival_s", lambda _: 0.0)
-
-
-@pytest.mark.usefixtures("late")
-def test_what_comes_late_is_had_if_it_is_still_on_lease(actors, channel, monkeypatch):
-    monkeypatch.setattr(channel.actor, "_TICK_S", DEADLINE_S)  # nothing ends the lease
-    queues = actors.start().way("ray")
-    queues.put("k", "a", 0, None)
-    assert queues.take("k", channel.protocol.ONE, None) == "a"
-    until(lambda: actors.ask("end", False))
-
-
-@pytest.mark.usefixtures("late", "by_calls")
-@pytest.mark.parametrize("lease", [False, True], ids=["plain get", "lease"])
-def test_what_comes_when_its_lease_is_over_is_had_once(actors, channel, lease):
-    queues = actors.start().way("ray")
-    leases = actors.worker._leases
-    ended = []
-
-    def renew(numbers):
-        # Only the third attempt to renew reaches the actor in time.
-        if len(ended) < 2:
-            ended.append(numbers)
-            leases.settle(numbers, acknowledged=False)
-            return []
-        return numbers
-
-    leases.renew = renew
-    queues.put("k", "a", 0, None)
-    taken = queues.take("k", channel.protocol.ONE._replace(lease=lease), Deadline(DEADLINE_S))
-    assert (taken.value if lease else taken) == "a"
-    assert len(ended) == 2
-    if lease:
-        taken.ack()
-    until(lambda: actors.ask("end", False))
 
 
 def test_users_of_the_memory_leave_it_when_the_actor_is_gone(channel):
@@ -133,7 +92,7 @@ def quick(channel, monkeypatch):
 
 @pytest.mark.usefixtures("quick")
 def test_memory_that_is_not_used_any_more_is_given_back(actors, channel):
-    queues = actors.start().way("ray")
+    queues = actors.start().way("lane")
     queues.put("k", bytes(MB), 0, None)
     assert actors.worker._session.stats()["bytes_reserved"] >= MB
     queues.take("k", channel.protocol.ONE, None)
@@ -142,7 +101,7 @@ def test_memory_that_is_not_used_any_more_is_given_back(actors, channel):
 
 @pytest.mark.usefixtures("quick")
 def test_a_channel_that_is_nearly_full_says_so_once(actors, caplog):
-    queues = actors.start(capacity=5).way("ray")
+    queues = actors.start(capacity=5).way("lane")
     for n in range(4):
         queues.put("k", n, 0, None)
     text = "the channel 'c' holds 4 items, and a key of it may hold 5: then puts will wait"
@@ -153,7 +112,7 @@ def test_a_channel_that_is_nearly_full_says_so_once(actors, caplog):
 
 # Puts that wait in order.
 
-ways = pytest.mark.parametrize("kind", ["shm", "ray"])
+ways = pytest.mark.parametrize("kind", ["shm", "lane"])
 
 
 @ways
@@ -288,7 +247,7 @@ def meanwhile(actors, channel, monkeypatch):
 
 
 def test_two_threads_may_begin_puts_at_once(actors, meanwhile):
-    queues = actors.start().way("ray")
+    queues = actors.start().way("lane")
 
     def put():
         queues.start_put("third", 0, 0, Deadline(DEADLINE_S)).result(DEADLINE_S)
@@ -306,7 +265,7 @@ def test_two_threads_may_begin_puts_at_once(actors, meanwhile):
 
 @pytest.mark.process
 def test_a_child_may_begin_a_put_although_its_parent_was_beginning_one(actors, meanwhile):
-    queues = actors.start().way("ray")
+    queues = actors.start().way("lane")
     said = []
 
     def put():
@@ -320,33 +279,10 @@ def test_a_child_may_begin_a_put_although_its_parent_was_beginning_one(actors, m
 
 
 def test_a_get_ends_with_its_time_although_its_actor_starts_again(actors, channel):
-    queues = actors.start().way("ray")
+    queues = actors.start().way("lane")
     actors.handle.fails = lambda: ActorUnavailableError("it restarts", None)
     with pytest.raises(ShoalTimeoutError, match=r"get: no message .* within 0.2 s"):
         queues.take("k", channel.protocol.ONE, Deadline(0.2))
-
-
-@pytest.mark.usefixtures("by_calls")
-def test_a_put_that_is_not_answered_is_cancelled(actors):
-    queues = actors.start(maxsize=1).way("ray")
-    queues.put("k", 0, 0, None)
-    actors.handle.fails = lambda: GetTimeoutError("nothing")
-    with pytest.raises(
-        PeerLostError, match="does not answer: what it was asked for may be done or not"
-    ):
-        queues.put("k", 1, 0, Deadline(DEADLINE_S))
-    until(lambda: "cancel" in actors.handle.called, DEADLINE_S)
-
-
-@pytest.mark.usefixtures("by_calls")
-def test_what_was_on_its_way_to_a_get_that_heard_nothing_comes_back(actors, channel):
-    queues = actors.start().way("ray")
-    queues.put("k", "a", 0, None)
-    failures = [GetTimeoutError("nothing")] * 3  # for as many calls as this get makes
-    actors.handle.fails = lambda: failures.pop() if failures else None
-    with pytest.raises(PeerLostError, match="does not answer"):
-        queues.take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
-    assert queues.take("k", channel.protocol.ONE, Deadline(DEADLINE_S)) == "a"
 
 
 @pytest.mark.parametrize(
@@ -355,7 +291,7 @@ def test_what_was_on_its_way_to_a_get_that_heard_nothing_comes_back(actors, chan
     ids=lambda error: type(error).__name__,
 )
 def test_an_answer_that_is_lost_with_its_node_is_the_end_of_the_actor(actors, channel, error):
-    queues = actors.start().way("ray")
+    queues = actors.start().way("lane")
     actors.handle.fails = lambda: error
     with pytest.raises(ChannelClosed, match="the channel 'c' is gone"):
         queues.take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
@@ -370,7 +306,7 @@ CANNOT = rf"key 'k': a message from process {os.getpid()} cannot be rebuilt here
 @pytest.mark.parametrize("lease", [False, True], ids=["plain get", "lease"])
 @pytest.mark.parametrize("others", [[], ["b", "c"]], ids=["alone", "with others"])
 def test_what_cannot_be_rebuilt_is_not_delivered_again(actors, channel, others, lease):
-    queues = actors.start().way("ray")
+    queues = actors.start().way("lane")
     for item in (Unloadable(), *others):
         queues.put("k", item, 0, None)
     want = channel.protocol.Want("many", 3, lease=lease)

@@ -26,8 +26,8 @@ from support.processes import in_a_child, until
 
 MB = 2**20
 
-ways = pytest.mark.parametrize("kind", ["shm", "ray"])
-everywhere = pytest.mark.parametrize("kind", ["local", "shm", "ray"])
+ways = pytest.mark.parametrize("kind", ["shm", "lane"])
+everywhere = pytest.mark.parametrize("kind", ["local", "shm", "lane"])
 
 
 # Draining.

@@ -15,7 +15,7 @@ from support.processes import until
 
 MB = 2**20
 
-ways = ("shm", "ray")
+ways = ("shm", "lane")
 
 
 @pytest.fixture(autouse=True)

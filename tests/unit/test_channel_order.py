@@ -52,7 +52,7 @@ def test_a_get_is_not_cancelled_once_it_took_an_item(actors, channel, monkeypatc
     assert queues.qsize("k") == 0
 
 
-@pytest.mark.parametrize("kind", ["shm", "ray"])
+@pytest.mark.parametrize("kind", ["shm", "lane"])
 def test_a_put_that_waits_behind_an_asynchronous_one_is_logged(
     actors, channel, kind, caplog, monkeypatch
 ):

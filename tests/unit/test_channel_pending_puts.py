@@ -12,14 +12,12 @@ import pytest
 from shoal.channel.pending import PutSequence
 from shoal.deadline import Deadline
 from shoal.errors import ShoalTimeoutError
-from shoal.queues.protocol import Outcome
 
 pytestmark = pytest.mark.nightly
 
 
-def check(outcome):
-    if outcome is not Outcome.OK:
-        raise ShoalTimeoutError(outcome.name)
+def too_late():
+    return ShoalTimeoutError("TIMEOUT")
 
 
 class FullQueue:
@@ -37,7 +35,7 @@ class FullQueue:
     async def _many(self, entries):
         accepted = entries if self.opened.is_set() else []
         self.taken += [payload.head for _, payload in accepted]
-        return Outcome.OK, len(accepted)
+        return len(accepted)
 
     async def _one(self, payload, weight, deadline):
         self.asked += 1
@@ -46,11 +44,10 @@ class FullQueue:
                 raise ShoalTimeoutError("its own deadline")
             await asyncio.sleep(0.01)
         self.taken.append(payload)
-        return Outcome.OK
 
     def add(self, *puts):
         return [
-            self.sequence.add(0, head, len(head), Deadline(seconds), check)
+            self.sequence.add(0, head, len(head), Deadline(seconds), too_late)
             for head, seconds in puts
         ]
 
@@ -104,7 +101,7 @@ class SlowQueue(FullQueue):
         self.calls += 1
         await asyncio.to_thread(self.answers.wait, 5)
         self.taken += [payload for _, payload in entries[: self._room]]
-        return Outcome.OK, min(self._room, len(entries))
+        return min(self._room, len(entries))
 
     def add_while_one_waits(self, *puts):
         (first,) = self.add((b"1", math.inf))
@@ -154,7 +151,7 @@ def test_a_message_is_not_kept_until_its_deadline():
     message = Message(b"large")
     gone = threading.Event()
     weakref.finalize(message, gone.set)
-    queue.sequence.add(0, message, len(message), Deadline(3600), check).result(timeout=5)
+    queue.sequence.add(0, message, len(message), Deadline(3600), too_late).result(timeout=5)
     queue.taken.clear()
     del message
     end = time.monotonic() + 5

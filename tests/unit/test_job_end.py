@@ -11,7 +11,7 @@ from shoal.errors import ChannelClosed
 from shoal.job_end import end_job, tie_to_job
 from support.processes import DEADLINE_S, until
 
-both = pytest.mark.parametrize("transport", ["shm", "ray"])
+both = pytest.mark.parametrize("transport", ["shm", "lane"])
 ENDED = r"driver .*channel .*is gone: its job has ended in this process"
 
 
@@ -34,7 +34,7 @@ def left(actors, channel, transport):
         if transport == "shm":
             worker._session.close()
         end_job()
-        if transport == "ray":
+        if transport == "lane":
             actors.call("end")  # as the job's hosts are told
 
     yield leave
@@ -100,7 +100,7 @@ def test_a_wait_ends_with_its_job_although_its_handle_was_dropped(
     if transport == "shm":
         actors.worker._session.close()
     end_job()
-    if transport == "ray":
+    if transport == "lane":
         actors.call("end")
     with pytest.raises(ChannelClosed, match="its job has ended in this process"):
         work.wait(timeout=DEADLINE_S)

@@ -17,6 +17,7 @@ from shoal.errors import (
     ChannelMemoryError,
     PeerLostError,
     ShoalTimeoutError,
+    ShoalValueError,
     TransportError,
 )
 from shoal.queues.protocol import ONE
@@ -39,7 +40,7 @@ def far_queues(actors):
     """Return the queues of a channel as a process of another node has them, after their first put."""
 
     def made(**settings):
-        queues = actors.start(**settings).way("ray")
+        queues = actors.start(**settings).way("lane")
         queues.put("k", "first", 0, Deadline(DEADLINE_S))
         actors.handle.called.clear()
         return queues
@@ -87,7 +88,7 @@ def test_gets_go_on_while_the_interpreter_of_the_actor_stands_still(actors, far_
 
 
 def test_a_get_that_has_no_answer_about_the_lane_ends_with_its_time(actors):
-    queues = actors.start().way("ray")
+    queues = actors.start().way("lane")
     text = (
         r"get: no message in the channel 'c', key 'k' within 0.2 s: the actor c:0 does not answer"
     )
@@ -96,7 +97,7 @@ def test_a_get_that_has_no_answer_about_the_lane_ends_with_its_time(actors):
 
 
 def test_a_put_that_has_no_answer_about_the_lane_puts_nothing(actors):
-    queues = actors.start().way("ray")
+    queues = actors.start().way("lane")
     text = (
         "put: the channel 'c', key 'k': no connection within 0.2 s: the actor c:0 does not answer"
     )
@@ -199,6 +200,27 @@ def test_an_asynchronous_put_that_is_cancelled_in_its_wait_puts_nothing(actors, 
     assert take(actors) == [2]
 
 
+def test_an_asynchronous_put_that_was_not_sent_is_cancelled_at_once(actors, far_queues):
+    queues = far_queues()
+    with held_up():
+        first, second = (queues.start_put("k", n, 0, Deadline(DEADLINE_S)) for n in (1, 2))
+        assert first.cancel()
+    second.result(DEADLINE_S)
+    assert take(actors) == ["first", 2]
+
+
+def test_of_asynchronous_puts_that_go_together_one_without_room_is_cancelled(actors, far_queues):
+    queues = far_queues(maxsize=2)
+    with held_up():
+        puts = [queues.start_put("k", n, 0, Deadline(DEADLINE_S)) for n in (1, 2, 3)]
+    puts[0].result(DEADLINE_S)
+    until(lambda: queues.counts("k").waiting_producers, DEADLINE_S)
+    puts[1].cancel()
+    until(puts[1].cancelled, DEADLINE_S)
+    here = actors.way("shm")
+    assert [here.take("k", ONE, Deadline(DEADLINE_S)) for _ in range(3)] == ["first", 1, 3]
+
+
 @pytest.mark.parametrize("number", [1, 3])
 def test_asynchronous_puts_wait_for_the_next_process_of_the_actor(actors, far_queues, number):
     queues = far_queues()
@@ -235,8 +257,8 @@ def test_asynchronous_gets_make_no_call_to_the_actor_and_keep_their_order(
 ):
     queues, want = far_queues(), channel.protocol.Want
     wants = [ONE, want("many", 2), LEASED, want("batch", 5, least=1, linger=0.01)]
-    gets = [queues.start_take("k", want, Deadline(DEADLINE_S)) for want in wants]
     actors.way("shm").put_many("k", [1, 2, 3, 4], [0, 0, 0, 1], Deadline(DEADLINE_S))
+    gets = [queues.start_take("k", want, Deadline(DEADLINE_S)) for want in wants]
     taken = [get.result(DEADLINE_S) for get in gets]
     assert actors.handle.called == []
     lease = taken[2].value
@@ -422,16 +444,46 @@ def test_a_put_that_waits_for_an_actor_that_starts_again_may_be_done_or_not(acto
     assert "died in the middle of a call, and another process takes its place" in str(error)
 
 
-def test_calls_carry_puts_if_the_actor_cannot_listen(actors, channel, monkeypatch, caplog):
+def test_an_actor_that_cannot_listen_is_named(actors, channel, monkeypatch):
     """The address by which Ray knows a node may be that of the machine around a container."""
     actors.start()
     monkeypatch.setattr(channel.actor.ray.util, "get_node_ip_address", lambda: "192.0.2.77")
-    queues = actors.way("ray")
-    queues.put("k", 1, 0, Deadline(DEADLINE_S))
-    queues.put("k", 2, 0, Deadline(DEADLINE_S))
-    assert take(actors) == [1, 2]
-    (line,) = [text for text in caplog.messages if "listen" in text]
-    assert line.startswith("c:0: puts from other nodes are calls to it: no server can listen on")
+    queues = actors.way("lane")
+    text = r"the actor c:0 cannot be used from other nodes: no server can listen on 192\.0\.2\.77"
+    with pytest.raises(TransportError, match=text):
+        queues.put("k", 1, 0, Deadline(DEADLINE_S))
+    assert take(actors) == []
+
+
+def test_the_actor_listens_on_the_first_free_port_of_those_that_are_set(
+    actors, far_queues, monkeypatch
+):
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        first = used.getsockname()[1]
+        monkeypatch.setenv("SHOAL_LANE_PORTS", f"{first}-{min(first + 50, 65_535)}")
+        far_queues()
+    assert first < actors.worker._lane[1].port <= first + 50
+
+
+@pytest.mark.parametrize("text", ["", "0", "70000", "9-3", "many", "1-2-3"])
+def test_ports_that_are_not_valid_are_named(actors, monkeypatch, text):
+    monkeypatch.setenv("SHOAL_LANE_PORTS", text)
+    queues = actors.start().way("lane")
+    if not text:
+        queues.put("k", 1, 0, Deadline(DEADLINE_S))
+        return
+    with pytest.raises(ShoalValueError, match=f"SHOAL_LANE_PORTS='{text}': expected ports from 1"):
+        queues.put("k", 1, 0, Deadline(DEADLINE_S))
+
+
+def test_ports_that_are_all_in_use_are_named(actors, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        monkeypatch.setenv("SHOAL_LANE_PORTS", str(port))
+        queues = actors.start().way("lane")
+        text = f"SHOAL_LANE_PORTS={port}: no server can use these ports: no server can listen on"
+        with pytest.raises(TransportError, match=text):
+            queues.put("k", 1, 0, Deadline(DEADLINE_S))
 
 
 def test_a_port_that_is_blocked_is_named(actors, channel, monkeypatch):
@@ -441,19 +493,11 @@ def test_a_port_that_is_blocked_is_named(actors, channel, monkeypatch):
     monkeypatch.setattr(
         channel.actor, "listen", lambda *_: (SimpleNamespace(stop=list, lent=0, leases=0), blocked)
     )
-    queues = actors.start().way("ray")
+    queues = actors.start().way("lane")
     text = rf"put: the channel 'c', key 'k': its actor answers over Ray, but 127\.0\.0\.1:{port} "
     with pytest.raises(TransportError, match=text):
         queues.put("k", 1, 0, Deadline(DEADLINE_S))
     assert take(actors) == []
-
-
-def test_ray_carries_puts_if_a_variable_says_so(actors, far_queues, monkeypatch):
-    monkeypatch.setenv("SHOAL_TRANSPORT", "ray")
-    queues = far_queues()
-    queues.put("k", 1, 0, Deadline(DEADLINE_S))
-    assert actors.handle.called == ["serve"]
-    assert take(actors) == ["first", 1]
 
 
 def test_puts_and_gets_are_encrypted_if_ray_encrypts(actors, far_queues, monkeypatch, authority):
@@ -470,22 +514,16 @@ def test_puts_and_gets_are_encrypted_if_ray_encrypts(actors, far_queues, monkeyp
     assert server.connections > 0
 
 
-def test_ray_carries_puts_if_it_encrypts_and_the_actor_has_no_certificate(
-    actors, far_queues, monkeypatch, caplog
-):
+def test_a_certificate_that_the_actor_does_not_have_is_named(actors, monkeypatch):
     monkeypatch.setenv("RAY_USE_TLS", "1")
     for name in TLS_VARIABLES:
         monkeypatch.setenv(name, "/nowhere")
     monkeypatch.delenv("RAY_TLS_SERVER_KEY")
-    queues = far_queues()
-    queues.put("k", 1, 0, Deadline(DEADLINE_S))
-    assert actors.handle.called == ["serve"]
-    assert take(actors) == ["first", 1]
-    (line,) = [text for text in caplog.messages if "RAY_USE_TLS" in text]
-    text = (
-        "c:0: puts from other nodes are calls to it: RAY_USE_TLS is set, but not RAY_TLS_SERVER_KEY"
-    )
-    assert line.startswith(text)
+    queues = actors.start().way("lane")
+    text = r"cannot be used from other nodes: RAY_USE_TLS is set, but not RAY_TLS_SERVER_KEY"
+    with pytest.raises(TransportError, match=text):
+        queues.put("k", 1, 0, Deadline(DEADLINE_S))
+    assert take(actors) == []
 
 
 def test_a_file_for_encryption_that_a_process_does_not_have_is_named(
@@ -494,8 +532,8 @@ def test_a_file_for_encryption_that_a_process_does_not_have_is_named(
     for name, file in zip(TLS_VARIABLES, authority.files("127.0.0.1"), strict=True):
         monkeypatch.setenv(name, file)
     monkeypatch.setenv("RAY_USE_TLS", "1")
-    queues = actors.start().way("ray")
-    here = actors.way("ray")
+    queues = actors.start().way("lane")
+    here = actors.way("lane")
     here.put("k", 1, 0, Deadline(DEADLINE_S))
     monkeypatch.setenv("RAY_TLS_CA_CERT", "/nowhere")
     text = (

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from shoal import _backend
-from shoal.errors import ChannelClosed, ChannelEmpty, ShoalTimeoutError
+from shoal.errors import ChannelClosed, ChannelEmpty, ShoalTimeoutError, TransportError
 from shoal.shm.keys import canonical
 from support.certificates import Authority
 from support.channel_actor import DEADLINE_S
@@ -190,6 +190,20 @@ def test_a_certificate_of_another_ca_is_refused(there, here, session, tmp_path):
         with pytest.raises(ConnectionRefusedError, match=text):
             queue.put(1)
     server.stop()
+
+
+@with_the_pure_core
+def test_a_server_listens_on_an_address_of_ipv6(there, here, session):
+    try:
+        server = there.LaneServer(session, "::1", KEY)
+    except TransportError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    far = here.LaneQueue(here.LaneClient(*server.address, KEY), Q)
+    far.put("six")
+    assert far.get() == "six"
+    server.stop()
+    with pytest.raises(ConnectionRefusedError, match=rf"\[::1\]:{server.address[1]} could not"):
+        here.LaneQueue(here.LaneClient(*server.address, KEY), Q).put(1)
 
 
 def killed_child(work, seen):

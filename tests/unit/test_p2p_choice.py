@@ -53,17 +53,16 @@ def _nothing_registered(monkeypatch):
     ("forced", "here", "there", "data", "name", "staged", "why"),
     [
         (None, HERE, NEAR, OBJECTS, "shm", False, "same shared memory"),
-        (None, HERE, FAR, OBJECTS, "ray", False, "b:1 is on node 1, with other memory"),
+        (None, HERE, FAR, OBJECTS, "lane", False, "b:1 is on node 1, with other memory"),
         ("shm", HERE, NEAR, OBJECTS, "shm", False, "same shared memory"),
-        ("ray", HERE, NEAR, OBJECTS, "ray", False, "SHOAL_TRANSPORT=ray"),
-        ("lane", HERE, NEAR, OBJECTS, "ray", False, "SHOAL_TRANSPORT=lane"),
-        ("torch", HERE, NEAR, OBJECTS, "ray", False, "SHOAL_TRANSPORT=torch"),
-        ("torch", HERE, FAR, OBJECTS, "ray", False, "node 1"),
+        ("ray", HERE, NEAR, OBJECTS, "lane", False, "SHOAL_TRANSPORT=lane"),
+        ("lane", HERE, NEAR, OBJECTS, "lane", False, "SHOAL_TRANSPORT=lane"),
+        ("torch", HERE, NEAR, OBJECTS, "lane", False, "SHOAL_TRANSPORT=torch"),
+        ("torch", HERE, FAR, OBJECTS, "lane", False, "node 1"),
         (None, HERE, NEAR, "cpu", "shm", False, "same shared memory"),
         (None, HERE, FAR, "cpu", "torch", False, "b:1 is on node 1: gloo"),
-        ("ray", HERE, FAR, "cpu", "ray", False, "SHOAL_TRANSPORT=ray"),
-        ("ray", HERE, NEAR, "cpu", "ray", False, "SHOAL_TRANSPORT=ray"),
-        ("lane", HERE, NEAR, "cpu", "ray", False, "SHOAL_TRANSPORT=lane"),
+        ("lane", HERE, FAR, "cpu", "lane", False, "SHOAL_TRANSPORT=lane"),
+        ("lane", HERE, NEAR, "cpu", "lane", False, "SHOAL_TRANSPORT=lane"),
         ("torch", HERE, NEAR, "cpu", "torch", False, "SHOAL_TRANSPORT=torch: gloo"),
         (None, GPU_0, GPU_0_TOO, "cuda", "cuda_ipc", False, "both see accelerator 0"),
         (None, GPU_0, GPU_01, "cuda", "cuda_ipc", False, "both see accelerator 0"),
@@ -72,7 +71,7 @@ def _nothing_registered(monkeypatch):
         ("torch", GPU_0, GPU_0_TOO, "cuda", "torch", True, "through the CPU's memory"),
         (None, GPU_0, NEAR, "cuda", "shm", True, "b:0 has NO_ACCEL, a:2 NV_GPU"),
         (None, GPU_0, FAR, "cuda", "torch", True, "through the CPU's memory"),
-        ("ray", GPU_0, FAR_GPU, "cuda", "ray", True, "through the CPU's memory"),
+        ("ray", GPU_0, FAR_GPU, "cuda", "lane", True, "through the CPU's memory"),
         ("shm", GPU_0, GPU_1, "cuda", "shm", True, "through the CPU's memory"),
     ],
 )
@@ -108,12 +107,12 @@ def test_shared_memory_cannot_be_forced_between_nodes(monkeypatch, data):
 
 
 def test_workers_without_shared_memory_do_not_share_it():
-    assert choose(record("a:0", ""), record("b:0", ""), OBJECTS).name == "ray"
+    assert choose(record("a:0", ""), record("b:0", ""), OBJECTS).name == "lane"
 
 
 def test_an_unknown_transport_is_refused(monkeypatch):
     monkeypatch.setenv("SHOAL_TRANSPORT", "nonsense")
-    with pytest.raises(ShoalValueError, match=r"'nonsense': expected one of shm, lane, ray, torch"):
+    with pytest.raises(ShoalValueError, match=r"'nonsense': expected one of shm, lane, torch"):
         choose(HERE, NEAR, OBJECTS)
 
 
@@ -127,7 +126,7 @@ class Pigeon:
 def test_a_registered_transport_carries_the_tensors_that_it_offers_to(monkeypatch):
     monkeypatch.setattr(choice, "_registered", lambda: {"pigeon": Pigeon()})
     assert choose(HERE, FAR, "cpu") == ("pigeon", "pigeons fly between nodes", False)
-    assert choose(HERE, FAR, OBJECTS).name == "ray"
+    assert choose(HERE, FAR, OBJECTS).name == "lane"
     assert choose(HERE, NEAR, "cpu").name == "shm"
     monkeypatch.setenv("SHOAL_TRANSPORT", "torch")
     assert choose(HERE, FAR, "cpu").name == "torch"
@@ -142,7 +141,7 @@ def test_a_registered_transport_carries_the_tensors_that_it_offers_to(monkeypatc
     assert choose(HERE, FAR, "cpu", refused=refused).name == "torch"
 
 
-@pytest.mark.parametrize("name", ["shm", "ray", "torch", "cuda_ipc"])
+@pytest.mark.parametrize("name", ["shm", "lane", "ray", "torch", "cuda_ipc"])
 def test_a_package_cannot_take_the_name_of_a_transport_of_shoal(tmp_path, monkeypatch, name):
     monkeypatch.undo()
     (tmp_path / "taken_name.py").write_text(f"class _T:\n    name = {name!r}\nmade = _T()\n")

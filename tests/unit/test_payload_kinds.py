@@ -19,7 +19,7 @@ def pair(request):
         for worker in workers:
             if request.param == "torch":
                 worker.run(kinds.go_far)
-        objects = "shm" if request.param == "shm" else "ray"
+        objects = "shm" if request.param == "shm" else "lane"
         assert workers[1].run(kinds.transport) == (objects, request.param)
         yield workers
 

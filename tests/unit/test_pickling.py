@@ -1,21 +1,12 @@
 """Pickling with separate buffers, which all transports use."""
 
 import dataclasses
-import pickle
 
 import numpy as np
 import pytest
 
-from shoal.channel.actor_protocol import Bulk, pack, unpack
 from shoal.errors import ShoalValueError
 from shoal.pickling import dumps, loads
-
-
-def carried(packed):
-    """Send the result of `pack` through pickle with separate read-only buffers, as Ray does."""
-    views = []
-    data = pickle.dumps(packed, protocol=5, buffer_callback=views.append)
-    return pickle.loads(data, buffers=[memoryview(bytes(view)) for view in views])
 
 
 def through(obj):
@@ -71,14 +62,6 @@ def test_an_array_is_not_copied_into_the_pickle():
     head, (buffer,) = dumps(array)
     assert len(head) < 1000
     assert np.shares_memory(np.frombuffer(buffer, np.uint8), array)
-
-
-def test_large_buffers_travel_beside_a_request():
-    array = np.arange(100_000)
-    packed = pack(("key", array))
-    assert isinstance(packed, Bulk)
-    assert isinstance(pack(("key", "small")), bytes)
-    assert np.array_equal(unpack(carried(packed))[1], array)
 
 
 def test_other_objects_are_pickled_by_cloudpickle_in_a_fresh_buffer():

@@ -1,8 +1,8 @@
 """`ChannelWorker`: the Ray actor of a channel on one node.
 
 The actor creates the shared memory that stores the channel's items, and removes it at the end.
-Processes of its node put and take without the actor. For processes of other nodes the actor puts
-and takes, without decoding the items. When its process dies, Ray restarts the actor, and the new
+Processes of its node put and take without the actor. Those of other nodes do so through threads of
+its process, which do not decode the items and do not need its interpreter. When its process dies, Ray restarts the actor, and the new
 process continues with the same memory.
 """
 
@@ -13,30 +13,25 @@ import math
 import os
 import time
 from collections.abc import Callable, Coroutine
-from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import ray
 
 from shoal.bootstrap.output import announce_output
 from shoal.channel.actor_group import ChannelWorkerGroup
-from shoal.channel.actor_protocol import Bulk, pack, unpack
 from shoal.context import set_context
 from shoal.errors import (
     ChannelError,
     ShoalError,
-    ShoalTimeoutError,
     TransportError,
 )
 from shoal.manager import NodeManager
 from shoal.process import ProcessId, is_running, wait_for_exit
 from shoal.queues.lane import listen
-from shoal.queues.leases import Leases, arrival_s
-from shoal.queues.order import NotYet
-from shoal.queues.protocol import Outcome, Want
+from shoal.queues.protocol import Outcome
 from shoal.queues.settings import MOST_ITEMS, ChannelSettings, MemoryLocation
-from shoal.queues.shared import ROUTES, SessionQueues, counts_of, put_now, put_or_wait, take_or_wait
-from shoal.shm import Parcel, Queue, Session
+from shoal.queues.shared import ROUTES, SessionQueues, counts_of
+from shoal.shm import Queue, Session
 
 __all__ = ["ChannelWorker"]
 
@@ -57,17 +52,8 @@ _MANAGER_S = 30.0
 """Maximum seconds that the job's manager takes to answer."""
 _MANY = 1024
 """Maximum number of queues that stay open."""
-_OVERTAKEN = 1024
-"""Maximum number of cancellations to keep for calls that have not arrived yet."""
-_AT_ONCE = 16
-"""Number of items that `get_many` takes first, since they may be large."""
-_MOST_BYTES = 64 * 1024 * 1024
-"""A reply takes no further items once it holds this many bytes, even if more were asked for."""
 _NEAR = 0.8
 """Share of the capacity above which a warning is logged."""
-
-Packed = bytes | Bulk
-T = TypeVar("T")
 
 
 class ChannelWorker:
@@ -95,11 +81,7 @@ class ChannelWorker:
         self._queues: dict[bytes, Queue] = {}
         self._actor_of: dict[bytes, int] = {}
         self._routes = self._remembered() if settings.num_actors > 1 else None
-        self._leases = Leases(name)
         self._lane: Any = None
-        self._has_no_lane = False
-        self._waiting: dict[tuple[int, int], asyncio.Future[Any]] = {}
-        self._cancelled: dict[tuple[int, int], None] = {}
         self._ends = False
         self._warned = False
         self._idle_ticks = 0
@@ -191,215 +173,55 @@ class ChannelWorker:
 
     # For processes of other nodes.
 
-    async def serve(self, request: Packed) -> Packed:
-        """Carry out the request of a handle on another node: (operation, token, arguments)."""
+    async def serve(self, request: tuple[str, str, tuple[Any, ...]]) -> tuple[int, Any]:
+        """Carry out a request of a handle: (token, operation, arguments)."""
         self._begin()
-        operation, token, arguments = unpack(request)
+        token, operation, arguments = request
+        if token and token != self._session.token:
+            return int(Outcome.CLOSED), None
         try:
-            if token and token != self._session.token:
-                return pack((int(Outcome.CLOSED), None))
-            outcome, body = await self._operations[operation](self, *arguments)
+            return int(Outcome.OK), await self._operations[operation](self, *arguments)
         except Exception as error:  # noqa: BLE001  (it is raised where the caller is)
-            return pack((int(Outcome.ERROR), error))
-        return pack((int(outcome), body))
+            return int(Outcome.ERROR), error
 
-    async def _do_route(self, encoded: bytes, node_rank: int) -> tuple[Outcome, Any]:
-        return Outcome.OK, self._route(encoded, node_rank)
+    async def _do_route(self, encoded: bytes, node_rank: int) -> int:
+        return self._route(encoded, node_rank)
 
-    async def _do_lane(self) -> tuple[Outcome, Any]:
-        """Return where processes of other nodes reach the session without calls; None if nowhere."""
-        if self._lane is None and not self._ends and not self._has_no_lane:
+    async def _do_lane(self) -> tuple[Any, ...]:
+        """Return where processes of other nodes reach the session."""
+        if self._lane is None:
+            ip = ray.util.get_node_ip_address()
             try:
-                self._lane = listen(self._session, ray.util.get_node_ip_address())
-            except TransportError as error:  # the address may be that of a machine around this one
-                self._has_no_lane = True
-                _log.warning("%s: puts from other nodes are calls to it: %s", self._name, error)
-        return Outcome.OK, None if self._lane is None else tuple(self._lane[1])
+                self._lane = listen(self._session, ip)
+            except TransportError as error:
+                raise TransportError(
+                    f"the actor {self._name} cannot be used from other nodes: {error}"
+                ) from None
+        return tuple(self._lane[1])
 
-    async def _do_put(
-        self,
-        key: tuple[bytes, str],
-        parcel: Parcel,
-        weight: int,
-        seconds: float | None,
-        ticket: tuple[int, int],
-    ) -> tuple[Outcome, Any]:
-        queue, policy = self._queue(key), self._settings.policy
-        if seconds is None:
-            put_now(queue, parcel, weight, policy)
-            return Outcome.OK, None
-        if ticket in self._cancelled:
-            return Outcome.FULL, None
-        attempt = partial(put_or_wait, queue, parcel, weight, policy)
-        try:
-            attempt()
-        except NotYet as why:
-            if seconds <= 0:
-                return Outcome.FULL, why.refusal
-            waiting = queue.attempted("put", attempt, NotYet, seconds, "put")
-            try:
-                await self._unless_cancelled(ticket, waiting)
-            except (ShoalTimeoutError, asyncio.CancelledError) as last:
-                return Outcome.FULL, getattr(last, "refusal", why.refusal)
-        return Outcome.OK, None
-
-    async def _unless_cancelled(self, ticket: tuple[int, int], work: Coroutine[Any, Any, T]) -> T:
-        before = self._waiting.get(ticket)
-        if before is not None:  # the answer was lost, and the caller asked again
-            before.cancel()
-        task = self._waiting[ticket] = asyncio.ensure_future(work)
-        try:
-            result: T = await task
-        finally:
-            if self._waiting[ticket] is task:
-                del self._waiting[ticket]
-        return result
-
-    async def cancel(self, request: Packed) -> None:
-        """End the wait of a put or get by its ticket; the ticket may arrive before the call."""
-        ticket = unpack(request)
-        task = self._waiting.get(ticket)
-        if task is not None:
-            task.cancel()
-            return
-        self._cancelled[ticket] = None
-        if len(self._cancelled) > _OVERTAKEN:
-            del self._cancelled[next(iter(self._cancelled))]
-
-    async def _do_put_many(
-        self, key: tuple[bytes, str], entries: list[tuple[int, Parcel]]
-    ) -> tuple[Outcome, Any]:
-        queue, policy = self._queue(key), self._settings.policy
-        done = 0
-        try:
-            for weight, parcel in entries:
-                put_now(queue, parcel, weight, policy)
-                done += 1
-        except Exception:
-            if not done:
-                raise
-        return Outcome.OK, done
-
-    async def _do_take(
-        self,
-        key: tuple[bytes, str],
-        want: Want,
-        seconds: float,
-        client: tuple[Any, ...],
-        ticket: tuple[int, int],
-    ) -> tuple[Outcome, Any]:
-        """Take items, waiting for them.
-
-        The items are on lease until the handle confirms that it has them, so that no item is lost
-        if this process dies, if the caller dies, or if the reply does not arrive.
-        """
-        if ticket in self._cancelled:
-            return Outcome.PENDING, None
-        queue, want, process = self._queue(key), Want(*want), ProcessId(*client)
-        begun = time.monotonic()
-
-        def attempt() -> list[Any]:
-            return self._take(queue, want) if is_running(process) else []
-
-        try:
-            messages = attempt()
-        except NotYet as why:
-            if seconds <= 0:
-                return Outcome.EMPTY, why.refusal
-            waiting = queue.attempted("get", attempt, NotYet, seconds, "get")
-            try:
-                messages = await self._unless_cancelled(ticket, waiting)
-            except (ShoalTimeoutError, asyncio.CancelledError):
-                return Outcome.PENDING, why.refusal
-        if not messages:
-            return Outcome.PENDING, None  # the caller's process has ended
-        waited = time.monotonic() - begun
-        try:
-            return Outcome.OK, (waited, *self._lent(messages, want, process))
-        except BaseException:
-            for message in messages:
-                message.give_back()
-            raise
-
-    def _lent(
-        self, messages: list[Any], want: Want, client: ProcessId
-    ) -> tuple[float, list[int], list[Any]]:
-        """Lease messages; return the seconds they may take to arrive, the leases and the items."""
-        items = [message.value for message in messages]
-        arrives = arrival_s(sum(item.nbytes for item in items))
-        lend = partial(self._leases.add, client=client, seconds=arrives, arrives=not want.lease)
-        if not want.lease:
-            return arrives, [lend(messages)], items
-        again = [message.redelivered for message in messages]
-        return arrives, [lend([one]) for one in messages], list(zip(again, items, strict=True))
-
-    @staticmethod
-    def _take(queue: Queue, want: Want) -> list[Any]:
-        leased = want._replace(lease=True)
-        if want.kind == "one":
-            return [take_or_wait(queue, leased)]
-        if want.kind == "batch":
-            return list(take_or_wait(queue, leased))
-        messages: list[Any] = []
-        size = 0
-        while len(messages) < want.amount and size < _MOST_BYTES:
-            # Few at first, since the items may be large.
-            few = leased._replace(
-                amount=min(want.amount, max(_AT_ONCE, 2 * len(messages))) - len(messages)
-            )
-            try:
-                more = take_or_wait(queue, few)
-            except Exception:
-                if not messages:
-                    raise
-                break
-            size += sum(message.value.nbytes for message in more)
-            messages += more
-        return messages
-
-    async def _do_settle(self, numbers: list[int], acknowledged: bool) -> tuple[Outcome, Any]:
-        self._leases.settle(numbers, acknowledged=acknowledged)
-        return Outcome.OK, None
-
-    async def received(self, request: Packed) -> None:
-        """Acknowledge items that have arrived, by the numbers of their leases."""
-        self._leases.settle(unpack(request), acknowledged=True)
-
-    async def give_back(self, request: Packed) -> None:
-        """Deliver items again that arrived after their get had ended."""
-        self._leases.settle(unpack(request), acknowledged=False)
-
-    async def _do_renew(self, numbers: list[int]) -> tuple[Outcome, Any]:
-        return Outcome.OK, self._leases.renew(numbers)
-
-    async def _do_ask(self, what: str, key: tuple[bytes, str], *args: Any) -> tuple[Outcome, Any]:
+    async def _do_ask(self, what: str, key: tuple[bytes, str], *args: Any) -> Any:
         if what == "declare":
             self._queues[key[0]] = self._session_queues.declare(None, args[0], *key)
-            return Outcome.OK, None
+            return None
         queue = self._queue(key)
         match what:
             case "maxsize":
-                return Outcome.OK, queue.maxsize
+                return queue.maxsize
             case "counts":
-                return Outcome.OK, tuple(counts_of(queue, self._session))
-        return Outcome.OK, getattr(queue, what)()
+                return tuple(counts_of(queue, self._session))
+        return getattr(queue, what)()
 
-    async def _do_end(self, now: bool) -> tuple[Outcome, Any]:
+    async def _do_end(self, now: bool) -> bool:
         """Accept no more items; return whether none is left, so that the actor ends."""
         self._session.close_queues()
         left = 0 if now else self._holds()
         if left == 0:
             self._end()
-        return Outcome.OK, left == 0
+        return left == 0
 
-    _operations: ClassVar[dict[str, Callable[..., Coroutine[Any, Any, tuple[Outcome, Any]]]]] = {
+    _operations: ClassVar[dict[str, Callable[..., Coroutine[Any, Any, Any]]]] = {
         "route": _do_route,
         "lane": _do_lane,
-        "put": _do_put,
-        "put_many": _do_put_many,
-        "take": _do_take,
-        "settle": _do_settle,
-        "renew": _do_renew,
         "ask": _do_ask,
         "end": _do_end,
     }
@@ -421,15 +243,14 @@ class ChannelWorker:
         lent = self._lent_over_lane()
         messages = self._session.stats()["messages"]
         # The lane's threads go on meanwhile: a message that left a queue since then is lent now.
-        return messages - routes + len(self._leases) + max(lent, self._lent_over_lane())
+        return messages - routes + max(lent, self._lent_over_lane())
 
     def _lent_over_lane(self) -> int:
         return 0 if self._lane is None else int(self._lane[0].lent)
 
     def _arriving(self) -> int:
         """Return how many items are on their way to gets without a lease."""
-        over_lane = 0 if self._lane is None else self._lane[0].lent - self._lane[0].leases
-        return self._leases.arriving + int(over_lane)
+        return 0 if self._lane is None else int(self._lane[0].lent - self._lane[0].leases)
 
     def _begin(self) -> None:
         if not self._tasks:
@@ -445,7 +266,6 @@ class ChannelWorker:
             await asyncio.sleep(_TICK_S)
             with contextlib.suppress(ChannelError):
                 self._spare()
-                self._leases.end_those_of_the_dead()
                 if not self._warned and not self._settings.maxsize:
                     self._warn_if_near()
                 self._trim_if_drained()

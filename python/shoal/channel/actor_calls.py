@@ -1,15 +1,18 @@
-"""Calls to one actor of a channel, and the errors to raise when a call fails."""
+"""Calls to one actor of a channel over Ray, and the errors to raise when a call fails.
+
+Only control goes this way: where the actor listens, which actor has a key, questions, the end.
+"""
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import ray
+from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
-from shoal._ray import find_actor
-from shoal.channel.actor_protocol import Request, Steps, pack, pause, run, tell
-from shoal.deadline import Deadline, LongWait
+from shoal._ray import LOST, check_fork, fetch, find_actor
+from shoal.deadline import Deadline
 from shoal.errors import ChannelClosed, PeerLostError, ShoalError
 from shoal.job_end import tie_to_job
 from shoal.manager import NodeManager
@@ -19,9 +22,17 @@ from shoal.queues.wait import JOB_HAS_ENDED
 
 __all__ = ["ActorCalls"]
 
+_ANSWER_S = 30.0
+"""Seconds that an actor has to answer: it may be busy."""
+_SPARE_S = 0.25
+"""Seconds after the caller's deadline before an actor that has not answered is pinged."""
+_PING_S = 1.75
+"""Seconds that the ping may take; then the call ends, two seconds after the deadline."""
 _AGAIN_S = 0.05
 _RESTART_S = 20.0
 """Maximum seconds to wait for an actor to restart after its process died."""
+
+_DISCONNECTED = "this process is not connected to Ray any more"
 
 
 class ActorCalls:
@@ -76,16 +87,14 @@ class ActorCalls:
             raise ActorLostError(f"there is no actor {self._actor!r} any more")
         return self._handle
 
-    def serve(
-        self,
-        operation: str,
-        *arguments: Any,
-        seconds: float = 0.0,
-        refusal: Callable[[Any], Any] | None = None,
-        ticket: tuple[int, int] | None = None,
-        until: Deadline | None = None,
-    ) -> Steps[tuple[Outcome, Any]]:
-        """Make one call; the keywords are those of `Request`.
+    def serve(self, operation: str, *arguments: Any, until: Deadline | None = None) -> Any:
+        """Make one call; return its answer.
+
+        Args:
+            operation: An operation of the actor.
+            arguments: Its arguments.
+            until: The caller's deadline. An actor that does not even answer a ping then is silent;
+                one that does may be busy, and keeps its 30 s.
 
         Raises:
             ChannelClosed: The channel is gone.
@@ -95,49 +104,59 @@ class ActorCalls:
             Exception: The error that the actor raised.
         """
         self.check_job()
-        packed = pack((operation, self._token, arguments))
         try:
-            outcome, body = yield Request(
-                *(self._get_handle(), "serve", packed, seconds, refusal, ticket), until=until
-            )
+            request = self._token, operation, arguments
+            outcome, body = _answer(self._get_handle(), "serve", request, until=until)
         except (ActorRestartsError, ActorSilentError):
             raise
         except ActorLostError as error:
-            lost = yield from self._lost(error)
-            raise lost from None
-        if outcome is Outcome.ERROR:
+            raise self._lost(error) from None
+        if outcome == Outcome.ERROR:
             if isinstance(body, ChannelClosed):
                 self.check_job()
             raise body
-        if outcome is Outcome.CLOSED:
+        if outcome == Outcome.CLOSED:
             raise self._closed("another channel has its name")
-        return outcome, body
+        return body
 
-    def serve_again(self, operation: str, *arguments: Any) -> Steps[Any]:
-        """Make an idempotent call, again if the actor restarts; return its answer."""
+    def ask(self, operation: str, *arguments: Any) -> Any:
+        """Make an idempotent call, again if the actor restarts; return its answer.
+
+        Raises:
+            ChannelClosed: The channel is gone.
+            PeerLostError: The actor died, or does not answer.
+            Exception: The error that the actor raised.
+        """
         until: Deadline | None = None
         while True:
             try:
-                _, body = yield from self.serve(operation, *arguments)
-            except ActorRestartsError:
+                return self.serve(operation, *arguments)
+            except ActorRestartsError as error:
                 until = until or Deadline(_RESTART_S)
                 if until.expired:
-                    raise
-                yield from self.until_restarted(until)
-            else:
-                return body
+                    raise self.translate(error) from None
+                try:
+                    self.wait_for_restart(until)
+                except ActorLostError as lost:
+                    raise self.translate(lost) from None
+            except ActorSilentError as error:
+                raise self.translate(error) from None
 
-    def look(self) -> Steps[None]:
+    def look(self) -> None:
         """Ping the actor without waiting; `ActorSilentError` means that it does not answer."""
-        yield Request(self._get_handle(), "ping", None, until=Deadline(0))
+        _answer(self._get_handle(), "ping", until=Deadline(0))
 
-    def until_restarted(self, until: Deadline) -> Steps[None]:
-        """Wait until the actor has restarted; at the deadline just return."""
+    def wait_for_restart(self, until: Deadline) -> None:
+        """Wait until the actor has restarted; at the deadline just return.
+
+        Raises:
+            ActorRestartsError: It has not for long.
+        """
         deadline = Deadline(min(_RESTART_S, until.remaining))
         while True:
-            yield pause(_AGAIN_S)
+            time.sleep(_AGAIN_S)  # Ray does not notify when an actor has restarted
             try:
-                yield Request(self._get_handle(), "ping", None, until=deadline)
+                _answer(self._get_handle(), "ping", until=deadline)
             except ActorRestartsError:
                 if until.expired:
                     return  # the caller reports that the time is over
@@ -147,19 +166,6 @@ class ActorCalls:
                 return  # the next call raises the same
             else:
                 return
-
-    def tell(self, method: str, value: Any) -> None:
-        """Call the actor without waiting for an answer; do nothing if its handle is not known."""
-        if self._handle is not None:
-            with contextlib.suppress(ActorLostError, ShoalError):
-                tell(self._handle, method, value)
-
-    def run(self, steps: Steps[Any], wait: LongWait | None = None) -> Any:
-        """Run an operation in this thread; raise errors of shoal where the actor is lost."""
-        try:
-            return run(steps, wait)
-        except ActorLostError as error:
-            raise self.translate(error) from None
 
     def translate(self, error: BaseException) -> BaseException:
         """Return the error to raise to the caller for an error that an operation met."""
@@ -181,7 +187,7 @@ class ActorCalls:
         """Whether the actor has given up its name."""
         return find_actor(self._actor, self._namespace) is None
 
-    def _lost(self, error: ActorLostError) -> Steps[ShoalError]:
+    def _lost(self, error: ActorLostError) -> ShoalError:
         """Return the error for a lost actor: did it end as it should, or die for good?
 
         An actor that ends as it should removes its note at the manager.
@@ -192,8 +198,7 @@ class ActorCalls:
         if not ray.is_initialized():
             return self._closed(str(error))
         with contextlib.suppress(ActorLostError, ShoalError):  # no manager: the job has ended
-            manager = NodeManager.get_proxy().actor
-            noted = yield Request(manager, "noted", self._actor)
+            noted = _answer(NodeManager.get_proxy().actor, "noted", self._actor)
         if self._token and noted == self._token:
             return self._peer_lost(f"died for good: what it held is lost ({error})")
         return self._closed(f"its actor {self._actor} has ended, or cannot be reached ({error})")
@@ -203,3 +208,59 @@ class ActorCalls:
 
     def _peer_lost(self, what: str) -> PeerLostError:
         return PeerLostError(f"{self.label} of the channel {self._channel!r} {what}")
+
+
+def _answer(handle: Any, method: str, *arguments: Any, until: Deadline | None = None) -> Any:
+    """Call a method of an actor, and wait for its answer; `until` as for `ActorCalls.serve`.
+
+    Raises:
+        ActorLostError: The actor died, does not answer, or was not reached.
+    """
+    ref, began = _call(handle, method, *arguments), time.monotonic()
+    first = _ANSWER_S if until is None else until.remaining + _SPARE_S
+    if first >= _ANSWER_S:
+        return _get(ref, _ANSWER_S)
+    with contextlib.suppress(ActorSilentError):
+        return _get(ref, first)
+    limit = _ANSWER_S
+    try:
+        _get(_call(handle, "ping"), _PING_S)
+    except ActorSilentError:
+        limit = time.monotonic() - began
+    return _get(ref, limit, began)
+
+
+def _call(handle: Any, method: str, *arguments: Any) -> Any:
+    check_fork()
+    if not ray.is_initialized():
+        raise ActorLostError(_DISCONNECTED)
+    try:
+        return getattr(handle, method).remote(*arguments)
+    # Ray has no error class for a handle that belongs to a Ray that was shut down.
+    except Exception as error:  # noqa: BLE001  (whatever the error, the call was not made)
+        raise ActorLostError(_first_line(error)) from None
+
+
+def _get(ref: Any, seconds: float, since: float | None = None) -> Any:
+    """Wait for an answer for some seconds, counted from `since` or from now."""
+    left = seconds if since is None else max(0.0, since + seconds - time.monotonic())
+    try:
+        with _understood():
+            return fetch(ref, left)
+    except GetTimeoutError:
+        raise ActorSilentError(f"no answer within {seconds:.3g} s") from None
+
+
+@contextlib.contextmanager
+def _understood() -> Iterator[None]:
+    try:
+        yield
+    except ActorUnavailableError as error:
+        raise ActorRestartsError(_first_line(error)) from None
+    except LOST as error:
+        raise ActorLostError(_first_line(error)) from None
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -522,7 +522,7 @@ class Channel(ChannelBase):
 
     @property
     def transport(self) -> str:
-        """How this process reaches the default queue: `shm`, `ray`, or `local`."""
+        """How this process reaches the default queue: `shm`, `lane`, or `local`."""
         with naming():
             return self._queues(DEFAULT_KEY).transport
 

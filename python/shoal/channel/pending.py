@@ -19,7 +19,7 @@ from shoal.errors import ChannelDecodeError
 from shoal.fork import reset_in_child
 from shoal.futures import Asking, fail, fulfil, start
 from shoal.loop import submit
-from shoal.queues.protocol import ActorLostError, ActorSilentError, Future, Outcome
+from shoal.queues.protocol import ActorLostError, ActorSilentError, Future
 
 __all__ = ["PendingCalls", "PutSequence", "Turns"]
 
@@ -30,8 +30,8 @@ _MOST_MESSAGES = 256
 _MOST_BYTES = 4 * 1024 * 1024
 """Maximum bytes of the messages that one call puts, unless one message alone has more."""
 
-PutMany = Callable[[list[tuple[int, Any]]], Coroutine[Any, Any, tuple[Outcome, int]]]
-PutOne = Callable[[Any, int, Deadline], Coroutine[Any, Any, Outcome]]
+PutMany = Callable[[list[tuple[int, Any]]], Coroutine[Any, Any, int]]
+PutOne = Callable[[Any, int, Deadline], Coroutine[Any, Any, None]]
 
 
 @dataclass(eq=False)
@@ -40,20 +40,27 @@ class _Put:
     payload: Any
     size: int
     deadline: Deadline
-    then: Callable[[Outcome], None]
+    too_late: Callable[[], BaseException]
     future: Future = field(default_factory=concurrent.futures.Future)
     # The lock of its sequence guards these three fields.
     sent: bool = False
     unwanted: bool = False
     stop: Callable[[], Any] | None = None
 
-    def end(self, outcome: Outcome) -> None:
-        fulfil(self.future, lambda: self.then(outcome))
+    def end(self) -> None:
+        fulfil(self.future, _nothing)
+
+    def expire(self) -> None:
+        fail(self.future, self.too_late())
 
     def drop(self) -> None:
         """Mark it as cancelled: the message is not in the queue."""
         if isinstance(self.future, Asking):
             self.future.end()
+
+
+def _nothing() -> None:
+    """Return the result of a put."""
 
 
 class PutSequence:
@@ -102,7 +109,7 @@ class PutSequence:
         payload: Any,
         size: int,
         deadline: Deadline,
-        then: Callable[[Outcome], None],
+        too_late: Callable[[], BaseException],
     ) -> Future:
         """Put a message after all messages that were added before.
 
@@ -111,9 +118,9 @@ class PutSequence:
             payload: The message.
             size: Its size in bytes.
             deadline: The deadline of the wait for room.
-            then: Raises the error that an outcome stands for.
+            too_late: Makes the error for a put that found no room before its deadline.
         """
-        put = _Put(weight, payload, size, deadline, then)
+        put = _Put(weight, payload, size, deadline, too_late)
         put.future = Asking(partial(self._ask, put))
         with self._lock:
             self._waiting.append(put)
@@ -155,7 +162,7 @@ class PutSequence:
             if put not in self._waiting:
                 return
             self._waiting.remove(put)
-        put.end(Outcome.TIMEOUT)
+        put.expire()
 
     async def _pump(self) -> None:
         while batch := self._next_batch():
@@ -205,7 +212,7 @@ class PutSequence:
                 put.sent = True
             self._running = bool(batch)
         for put in overdue:
-            put.end(Outcome.TIMEOUT)
+            put.expire()
         return batch
 
     def _put_back(self, puts: list[_Put]) -> None:
@@ -221,11 +228,11 @@ class PutSequence:
     async def _put_together(self, batch: list[_Put]) -> int:
         self._together = batch
         try:
-            outcome, accepted = await self._put_many([(put.weight, put.payload) for put in batch])
+            accepted = await self._put_many([(put.weight, put.payload) for put in batch])
         finally:
             self._together = []
         for put in batch[:accepted]:
-            put.end(Outcome.OK if outcome is Outcome.CLOSED else outcome)
+            put.end()
         return accepted
 
     async def _put_alone(self, put: _Put) -> None:
@@ -236,7 +243,8 @@ class PutSequence:
             if put.unwanted or put.future.done():
                 task.cancel()  # before it starts
         try:
-            put.end(await task)
+            await task
+            put.end()
         except asyncio.CancelledError:
             put.drop()
 

@@ -1,4 +1,4 @@
-"""How this process reaches a channel's actors (shared memory or calls), and which one has a key."""
+"""How this process reaches a channel's actors (shared memory or a lane), and which one has a key."""
 
 import logging
 from collections.abc import Hashable, Iterator
@@ -32,7 +32,7 @@ _MANY = 4096
 
 
 class Routes:
-    """The queues of a channel in this process: one per actor, by shared memory or by calls.
+    """The queues of a channel in this process: one per actor, by shared memory or over a lane.
 
     Args:
         settings: The channel.
@@ -122,7 +122,7 @@ class Routes:
 
     def _shared(self, index: int) -> SharedQueues | None:
         forced = self.transport()
-        if forced in ("ray", "lane"):
+        if forced == "lane":
             return None
         location = self.settings.locations[index] if index < len(self.settings.locations) else None
         if location is not None and location.is_here():
@@ -141,7 +141,7 @@ class Routes:
                 if forced == "shm":
                     raise
                 _log.warning(
-                    "the channel %r is used by calls to its actor, which are slower: %s",
+                    "the channel %r is used over a lane to its actor, which is slower: %s",
                     self.settings.name,
                     error,
                 )
@@ -153,7 +153,7 @@ class Routes:
         if forced in ("shm", "torch"):
             raise TransportError(
                 f"SHOAL_TRANSPORT={forced}: the channel {self.settings.name!r} is on another node, "
-                "which can be reached by ray only"
+                "which can be reached by lane only"
             )
         return None
 
@@ -199,6 +199,6 @@ class Routes:
             raise ChannelClosed(f"the channel {self.settings.name!r} is gone: {JOB_HAS_ENDED}")
 
     def actors(self) -> Iterator[RemoteQueues]:
-        """Yield the queues of all actors, to be used by calls."""
+        """Yield the queues of all actors, as processes of other nodes have them."""
         for index in range(self.settings.num_actors):
             yield self._actor(index)

@@ -81,5 +81,4 @@ class Mailboxes:
 
 def _forced() -> str | None:
     """Return the transport that `SHOAL_TRANSPORT` sets for objects; `torch` is for tensors only."""
-    forced = forced_transport()
-    return forced if forced in ("ray", "lane") else None
+    return "lane" if forced_transport() == "lane" else None

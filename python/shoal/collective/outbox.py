@@ -10,7 +10,6 @@ from typing import Any
 
 from shoal._backend import ShmQueue, WorkerAddress
 from shoal._ray import lost, timed_out
-from shoal.channel.remote import RemoteQueues
 from shoal.collective.message import BESIDE, nbytes_of, special
 from shoal.collective.node_memory import MOST_BYTES
 from shoal.collective.options import CollectiveGroupOptions
@@ -390,7 +389,7 @@ class Outbox:
                 if info.process != receiver.process:
                     # Earlier messages are lost, so the receiver's successor must not get this one.
                     raise self._dead(receiver, deadline)
-                if route.name == "ray":
+                if route.name == "lane":
                     self._put_far(route, message, deadline, wait)
                     return
                 if route.name == "shm" and _is_too_large(message):
@@ -413,31 +412,6 @@ class Outbox:
 
     def _put_far(self, route: Route, message: Any, deadline: Deadline, wait: PeerWait) -> None:
         """Put a message into the queue on another node; look after the receiver meanwhile."""
-        if isinstance(route.queues, RemoteQueues) and route.queues.has_lane:
-            self._put_over_lane(route, message, deadline, wait)
-            return
-        # By calls it travels once, even if the put waits.
-        putting = route.queues.start_put(route.key, message, 0, deadline)
-        try:
-            while True:
-                try:
-                    putting.exception(SLICE_S)
-                except TimeoutError:
-                    wait.tick()
-                    self._look_at = 0.0
-                    self.info(deadline)  # raises where the receiver has died
-                else:
-                    break
-        except BaseException:
-            putting.cancel()
-            raise
-        error = putting.exception()
-        if error is not None:
-            raise self._translated(error, deadline) from error
-
-    def _put_over_lane(
-        self, route: Route, message: Any, deadline: Deadline, wait: PeerWait
-    ) -> None:
         while True:
             try:
                 seconds = min(SLICE_S, deadline.remaining)

@@ -20,7 +20,7 @@ class Route(NamedTuple):
     """A queue from one worker to another.
 
     Attributes:
-        name: The transport: `shm` or `ray`.
+        name: The transport: `shm` or `lane`.
         queues: The queues that it is one of.
         key: Its key among them.
         direct: The queues that can be used directly: in shared memory, with nothing pending.
@@ -83,7 +83,7 @@ class PeerRoutes:
         key = _key(kind, self.info.address, peer)
         if choose(self.info, peer, OBJECTS).name == "shm":
             return Route("shm", self.memory.queues(), key, self.memory.direct)
-        return Route("ray", self.mailboxes.queues(peer.cluster_node_rank, key), key, {})
+        return Route("lane", self.mailboxes.queues(peer.cluster_node_rank, key), key, {})
 
     def incoming(self, kind: str, peer: WorkerInfo) -> Route:
         """Return the queue from another worker; same arguments as `outgoing`."""
@@ -92,7 +92,7 @@ class PeerRoutes:
             return Route("shm", self.memory.queues(), key, self.memory.direct)
         node = self.info.cluster_node_rank
         queues = self.mailboxes.queues(node, key)
-        return Route("ray", queues, key, self.mailboxes.direct(node))
+        return Route("lane", queues, key, self.mailboxes.direct(node))
 
     def close(self) -> None:
         """Leave the node's memory."""

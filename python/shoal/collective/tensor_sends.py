@@ -75,7 +75,7 @@ class TensorSends:
         if described is not None:
             layout, tensors = described
             choice = self._choice(info, tensors)
-            if choice is not None and choice.name not in ("shm", "ray"):
+            if choice is not None and choice.name not in ("shm", "lane"):
                 if choice.name == "torch" and (choice.staged or tensors[0].device.type == "cpu"):
                     self._by_frames(layout, tensors, single is not None, deadline, watch, put)
                     return True
@@ -83,7 +83,7 @@ class TensorSends:
                     return True
                 # The receiver, whose carrier was refused too, takes the message again.
                 return self.send(message, info, route, deadline, watch, put)
-        if route.name == "ray" and choose(self._routes.info, info, "cpu").name == "torch":
+        if route.name == "lane" and choose(self._routes.info, info, "cpu").name == "torch":
             head, buffers = dumps(message)
             if sum(buffer.nbytes for buffer in buffers) >= _BESIDE_FROM:
                 self._open_frames(deadline, watch, put)

@@ -20,6 +20,7 @@ from shoal.errors import (
     ChannelExistsError,
     ShoalError,
     ShoalTimeoutError,
+    ShoalValueError,
     TransportError,
 )
 from shoal.futures import until_stopped
@@ -41,11 +42,13 @@ _MANY = 1024
 """Maximum number of queues that are kept; then all are made again when they are used."""
 
 _KEY_BYTES = 32
+_LAST_PORT = 65_535
 
 _TLS_VARIABLES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 
-_RAY_HINT = "SHOAL_TRANSPORT=ray sends over Ray alone"
-_HINT = f"Is the port blocked? {_RAY_HINT}"
+_HINT = (
+    "Is the port blocked? SHOAL_LANE_PORTS=20000-20100 makes channels listen on these ports alone"
+)
 
 
 class LaneAddress(NamedTuple):
@@ -65,27 +68,52 @@ class LaneAddress(NamedTuple):
         return f"{self.ip}:{self.port}"
 
 
-def listen(session: Session, ip: str) -> "tuple[LaneServer, LaneAddress] | None":
-    """Let processes of other nodes use a session; return None if this process uses no lanes.
+def listen(session: Session, ip: str) -> "tuple[LaneServer, LaneAddress]":
+    """Let processes of other nodes use a session.
 
     Args:
         session: The session.
         ip: An IP address of this node.
 
     Raises:
-        TransportError: The address is not one of this machine, or Ray encrypts and a variable or a
-            file for that cannot be used.
+        ShoalValueError: `SHOAL_LANE_PORTS` does not name ports.
+        TransportError: The address is not one of this machine, no port is free, or Ray encrypts and
+            a variable or a file for that cannot be used.
     """
-    if not _has_lanes():
-        return None
-    key = os.urandom(_KEY_BYTES)
-    server = _backend.LaneServer(session, ip, key, _tls())
-    return server, LaneAddress(*server.address, key)
+    key, tls = os.urandom(_KEY_BYTES), _tls()
+    ports, name = _ports()
+    for port in ports:
+        try:
+            server = _backend.LaneServer(session, ip, key, tls, port)
+        except TransportError as error:
+            if port != ports[-1]:
+                continue
+            if name:
+                raise TransportError(f"{name}: no server can use these ports: {error}") from None
+            raise
+        return server, LaneAddress(*server.address, key)
+    raise AssertionError  # there is a port
 
 
-def _has_lanes() -> bool:
-    """Whether this process uses lanes: unless `SHOAL_TRANSPORT` is `ray`."""
-    return env_var("TRANSPORT")[0] != "ray"
+def _ports() -> tuple[range, str]:
+    """Return the ports to listen on, and the variable that says so; 0 is any port.
+
+    Raises:
+        ShoalValueError: The variable does not name ports.
+    """
+    text, name = env_var("LANE_PORTS")
+    if not text:
+        return range(1), ""
+    first, _, last = text.partition("-")
+    try:
+        ports = range(int(first), int(last or first) + 1)
+    except ValueError:
+        ports = range(0)
+    if not ports or ports[0] < 1 or ports[-1] > _LAST_PORT:
+        raise ShoalValueError(
+            f"{name}={text!r}: expected ports from 1 to {_LAST_PORT}, as 20000-20100"
+        )
+    return ports, f"{name}={text}"
 
 
 def _tls() -> tuple[str, str, str] | None:
@@ -204,8 +232,8 @@ class Lane:
 
     Args:
         settings: The channel.
-        find: Asks the actor for its address; None if it has no server. Raises the channel's errors,
-            and `TimeoutError` with a reason at the deadline.
+        find: Asks the actor for its address. Raises the channel's errors, and `TimeoutError` with a
+            reason at the deadline.
         lost: Returns the error of a call that was not answered, from the address and the reason.
         check_job: Raises an error if the job of this process has ended.
     """
@@ -213,7 +241,7 @@ class Lane:
     def __init__(
         self,
         settings: ChannelSettings,
-        find: Callable[[Deadline | None], LaneAddress | None],
+        find: Callable[[Deadline | None], LaneAddress],
         lost: Callable[[LaneAddress, str], BaseException],
         check_job: Callable[[], None],
     ) -> None:
@@ -221,15 +249,10 @@ class Lane:
         self._find = find
         self._lost = lost
         self._check_job = check_job
-        self._is_there = _has_lanes()
         self._server: _Server | None = None
 
-    def put(self, key: Hashable, item: object, weight: int, deadline: Deadline | None) -> bool:
-        """Put an item; a deadline of None means without waiting.
-
-        Returns:
-            False if there is no lane to the actor: then nothing was done.
-        """
+    def put(self, key: Hashable, item: object, weight: int, deadline: Deadline | None) -> None:
+        """Put an item; a deadline of None means without waiting."""
 
         def put(queue: "LaneQueue", _: _Server) -> None:
             if deadline is None:
@@ -238,17 +261,20 @@ class Lane:
             waiting = self._waiting("put", "room", queue, deadline)
             queue.put(item, weight, deadline.remaining, waiting=waiting)
 
-        return self._use(self._call("put", key, deadline), put)
+        self._use(self._call("put", key, deadline), put)
 
     def put_many(
-        self, key: Hashable, items: Sequence[object], weights: Sequence[int], deadline: Deadline
-    ) -> bool:
-        """Put items in their order; an error's `done` says how many are in the channel.
+        self,
+        key: Hashable,
+        items: Sequence[object],
+        weights: Sequence[int],
+        deadline: Deadline,
+        done: int = 0,
+    ) -> None:
+        """Put items in their order, after the first `done` ones, which are put.
 
-        Returns:
-            False if there is no lane to the actor: then nothing was done.
+        An error's `done` says how many are in the channel.
         """
-        done = 0
 
         def put(queue: "LaneQueue", _: _Server) -> None:
             nonlocal done
@@ -260,17 +286,13 @@ class Lane:
                 raise
 
         try:
-            return self._use(self._call("put_many", key, deadline), put)
+            self._use(self._call("put_many", key, deadline), put)
         except Exception as error:
             set_done(error, done)
             raise
 
-    def put_now(self, key: Hashable, items: Sequence[object], weights: Sequence[int]) -> int | None:
-        """Put items in their order, until one fails; return how many are put.
-
-        Returns:
-            None if there is no lane to the actor: then nothing was done.
-        """
+    def put_now(self, key: Hashable, items: Sequence[object], weights: Sequence[int]) -> int:
+        """Put items in their order, until one fails; return how many are put."""
         done = 0
 
         def put(queue: "LaneQueue", _: _Server) -> None:
@@ -283,23 +305,18 @@ class Lane:
                 done = len(items)
 
         try:
-            used = self._use(self._call("put_many", key, Deadline(0)), put)
+            self._use(self._call("put_many", key, Deadline(0)), put)
         except ShoalTimeoutError:  # the actor starts again, or is not reached: nothing was sent
             return 0
-        return done if used else None
+        return done
 
-    async def put_later(self, key: Hashable, item: object, weight: int, deadline: Deadline) -> bool:
+    async def put_later(self, key: Hashable, item: object, weight: int, deadline: Deadline) -> None:
         """Put an item from another thread; if this is cancelled, the put ends.
-
-        Returns:
-            False if there is no lane to the actor: then nothing was done.
 
         Raises:
             asyncio.CancelledError: The put was ended, and the item is not in the channel.
         """
         cancel = self.new_cancel()
-        if cancel is None:
-            return False
         waiting = self._check_job
 
         def put(queue: "LaneQueue", _: _Server) -> None:
@@ -307,15 +324,11 @@ class Lane:
 
         use = partial(self._use, self._call("put", key, deadline), put)
         # asyncio turns the queue's `CancelledError` into its own.
-        return await until_stopped(result_from_thread(use), cancel.cancel)
+        await until_stopped(result_from_thread(use), cancel.cancel)
 
-    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Taken | None:
-        """Take items; a deadline of None means without waiting.
-
-        Returns:
-            None if there is no lane to the actor: then nothing was done.
-        """
-        found: Taken | None = None
+    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
+        """Take items; a deadline of None means without waiting."""
+        found: Any = None
 
         def take(queue: "LaneQueue", server: _Server) -> None:
             nonlocal found
@@ -324,14 +337,14 @@ class Lane:
             else:
                 waiting = self._waiting("get", "an item", queue, deadline)
                 value = take_in_time(queue, want, deadline, waiting=waiting)
-            found = server.taken(value, want, self._lost) if want.lease else Taken(value)
+            found = server.taken(value, want, self._lost).value if want.lease else value
 
         self._use(self._call(want.operation, key, deadline, takes=True), take)
         return found
 
     async def take_later(
         self, key: Hashable, want: Want, deadline: Deadline, cancel: "LaneCancel"
-    ) -> Taken | None:
+    ) -> Taken:
         """Take items from another thread; they are on lease until the result is delivered.
 
         Args:
@@ -340,13 +353,10 @@ class Lane:
             deadline: The deadline.
             cancel: From `new_cancel`; ends the get at once, also for other processes.
 
-        Returns:
-            None if there is no lane to the actor: then nothing was done.
-
         Raises:
             asyncio.CancelledError: The get was ended, and has taken nothing.
         """
-        found: Taken | None = None
+        found = Taken(None)
         leased, waiting = want._replace(lease=True), self._check_job
 
         def take(queue: "LaneQueue", server: _Server) -> None:
@@ -358,9 +368,10 @@ class Lane:
         await result_from_thread(partial(self._use, call, take))
         return found
 
-    def new_cancel(self) -> "LaneCancel | None":
-        """Return an object that ends an operation; None if there is no lane to the actor."""
-        return _backend.LaneCancel() if self._is_there else None
+    @staticmethod
+    def new_cancel() -> "LaneCancel":
+        """Return an object that ends an operation."""
+        return _backend.LaneCancel()
 
     def _waiting(
         self, operation: str, awaited: str, queue: "LaneQueue", deadline: Deadline
@@ -374,25 +385,18 @@ class Lane:
 
         return waiting
 
-    @property
-    def is_there(self) -> bool:
-        """Whether there is a lane to the actor, as far as is known."""
-        return self._is_there
-
     def _call(
         self, operation: str, key: Hashable, deadline: Deadline | None, *, takes: bool = False
     ) -> _Call:
         encoded = canonical(key)  # before `repr`, which may fail for a key that this refuses
         return _Call(operation, encoded, self._settings.shown(key), deadline, takes)
 
-    def _use(self, call: _Call, use: "Callable[[LaneQueue, _Server], None]") -> bool:
+    def _use(self, call: _Call, use: "Callable[[LaneQueue, _Server], None]") -> None:
         """Use the queue of a key; find the actor again if its former process has ended."""
         refused, why, bound = None, "", True
-        while self._is_there:
+        while True:
             self._check_job()
             server = self._server or self._connected(call)
-            if server is None:
-                break
             if server.address == refused:
                 raise TransportError(f"{call}: its actor answers over Ray, but {why}. {_HINT}")
             queue = server.queues.get(call.encoded) or self._opened(server, call, bound=bound)
@@ -405,9 +409,8 @@ class Lane:
                 server.queues.pop(call.encoded, None)
                 continue
             if not why:
-                return True
+                return
             refused = server.address
-        return False
 
     def _attempt(
         self,
@@ -440,20 +443,17 @@ class Lane:
             raise with_whole_timeout(error, call.operation, queue.name, deadline) from None
         return ""
 
-    def _connected(self, call: _Call) -> _Server | None:
+    def _connected(self, call: _Call) -> _Server:
         try:
             address = self._find(call.deadline)
         except TimeoutError as error:
             if call.deadline is None:
                 raise
             raise call.late(call.deadline, str(error)) from None
-        if address is None:
-            self._is_there = False
-            return None
         try:
             server = _Server(address)
         except TransportError as error:
-            text = f"{call}: no encrypted connection to {address}: {error}. {_RAY_HINT}"
+            text = f"{call}: no encrypted connection to {address}: {error}"
             raise TransportError(text) from None
         self._server = server
         return server

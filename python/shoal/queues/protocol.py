@@ -121,12 +121,9 @@ class Outcome(IntEnum):
     """The outcome of a call to a channel's actor."""
 
     OK = 0
-    PENDING = 1
-    FULL = 2
-    EMPTY = 3
-    TIMEOUT = 4
-    CLOSED = 5
-    ERROR = 6
+    CLOSED = 1
+    """The actor is that of another channel with the same name."""
+    ERROR = 2
     """The reply is an exception."""
 
 

@@ -36,7 +36,8 @@ ENTRY_POINT = "shoal.transports"
 OBJECTS = "objects"
 """The kind of data that is not a tensor; the other kinds are torch's device types."""
 
-_BUILT_IN = ("shm", "lane", "ray", "torch")
+_BUILT_IN = ("shm", "lane", "torch")
+_OLD_NAMES = {"ray": "lane"}
 IPC = "cuda_ipc"
 """The transport between two processes that use the same NVIDIA GPU."""
 
@@ -48,7 +49,7 @@ class Choice(NamedTuple):
     """A transport, and the reason for choosing it.
 
     Attributes:
-        name: `shm`, `torch`, `cuda_ipc`, `ray`, or the name of a registered transport.
+        name: `shm`, `torch`, `cuda_ipc`, `lane`, or the name of a registered transport.
         reason: The reason, as text for users.
         staged: Whether tensors of an accelerator go through the CPU's memory.
     """
@@ -122,7 +123,7 @@ def _registered() -> dict[str, Transport]:
     found: dict[str, Transport] = {}
     for point in entry_points(group=ENTRY_POINT):
         transport: Transport = point.load()
-        if transport.name in (*_BUILT_IN, IPC) or transport.name in found:
+        if transport.name in (*_BUILT_IN, *_OLD_NAMES, IPC) or transport.name in found:
             raise TransportError(
                 f"the entry point {point.name!r} of {point.value} registers a transport named "
                 f"{transport.name!r}, which exists: it needs another name"
@@ -158,6 +159,7 @@ def forced_transport() -> str | None:
         ShoalValueError: `SHOAL_TRANSPORT` does not name a transport.
     """
     text, name = env_var("TRANSPORT")
+    text = _OLD_NAMES.get(text or "", text)
     if not text or text in _BUILT_IN:
         return text or None
     if text not in _registered():
@@ -204,8 +206,8 @@ def _objects(forced: str | None, together: bool, there: WorkerInfo) -> Choice:
         return Choice("shm", f"{_name(there)} can use the same shared memory")
     _refuse_shm(forced, there)
     if together:
-        return Choice("ray", f"SHOAL_TRANSPORT={forced}: as if on another node")
-    return Choice("ray", f"{_name(there)} is on node {there.cluster_node_rank}, with other memory")
+        return Choice("lane", f"SHOAL_TRANSPORT={forced}: as if on another node")
+    return Choice("lane", f"{_name(there)} is on node {there.cluster_node_rank}, with other memory")
 
 
 def _own_transport(
@@ -235,10 +237,10 @@ def _cpu_tensors(forced: str | None, together: bool, there: WorkerInfo) -> Choic
     if together and forced in (None, "shm"):
         return Choice("shm", f"{_name(there)} can use the same shared memory")
     _refuse_shm(forced, there)
-    if forced in ("ray", "lane"):
-        return Choice("ray", f"SHOAL_TRANSPORT={forced}: with the objects")
+    if forced == "lane":
+        return Choice("lane", "SHOAL_TRANSPORT=lane: with the objects")
     if importlib.util.find_spec("torch") is None:
-        return Choice("ray", "torch is not installed here")
+        return Choice("lane", "torch is not installed here")
     if forced == "torch":
         return Choice("torch", "SHOAL_TRANSPORT=torch: gloo")
     return Choice("torch", f"{_name(there)} is on node {there.cluster_node_rank}: gloo")

@@ -26,7 +26,7 @@
 //! #     memory_policy: MemoryPolicy::Block,
 //! # })?;
 //! let key = Key::new([7; 32]); // in truth: random
-//! let here = Ipv4Addr::LOCALHOST.into();
+//! let here = (Ipv4Addr::LOCALHOST, 0).into();
 //! let server = Server::start(session, here, key.clone(), server::Limits::default(), None)?;
 //!
 //! // A process of another node has the address and the key.

@@ -50,7 +50,7 @@ fn a_thousand_connections_leave_no_thread_no_descriptor_and_no_stream() {
         memory_policy: MemoryPolicy::Block,
     })
     .expect("space");
-    let (key, here) = (Key::new([1; 32]), Ipv4Addr::LOCALHOST.into());
+    let (key, here) = (Key::new([1; 32]), (Ipv4Addr::LOCALHOST, 0).into());
     let limits = Limits {
         apart: Duration::from_millis(200),
         ..Limits::default()

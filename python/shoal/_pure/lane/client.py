@@ -36,7 +36,7 @@ from shoal._pure.shm.checks import Call, whole
 
 __all__ = ["FailedError", "LaneCancel", "LaneClient", "Question", "TakenMessages", "requests_of"]
 
-_RECONNECT_S: Final = 30.0
+_RECONNECT_S: Final = 24.0
 """Seconds to try to connect, and to wait for the reply to a request that does not wait."""
 _LATE_S: Final = 2.0
 """Seconds after its deadline that a request waits for its reply."""

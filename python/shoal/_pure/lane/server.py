@@ -16,6 +16,7 @@ from shoal._pure.lane.serving import Serving
 from shoal._pure.lane.shared import Shared
 from shoal._pure.lane.streams import ForgottenError, Record, TakenError
 from shoal._pure.lane.wire import CutError, EncryptionError, LateError, Patience, Wire
+from shoal._pure.shm.checks import whole
 from shoal._pure.shm.session import ShmSession, joined
 from shoal.errors import ShoalTypeError, TransportError
 
@@ -48,12 +49,17 @@ class LaneServer:
     _wires: dict[Wire, threading.Thread]
 
     def __new__(
-        cls, session: ShmSession, ip: str, key: bytes, tls: tuple[str, str, str] | None = None
+        cls,
+        session: ShmSession,
+        ip: str,
+        key: bytes,
+        tls: tuple[str, str, str] | None = None,
+        port: int = 0,
     ) -> Self:
-        """Listen on a free port of an IP address."""
+        """Listen on a port of an IP address."""
         if not isinstance(session, ShmSession):
             raise ShoalTypeError(f"session={session!r}: expected a session")
-        checked_ip(ip), checked_key(key)
+        checked_ip(ip), checked_key(key), whole(port, "port", 0, 65_535)
         joined(session, "lane")
         self = object.__new__(cls)
         self._shared = Shared(session)
@@ -65,7 +71,7 @@ class LaneServer:
         self._strangers = []
         family = socket.AF_INET6 if ":" in ip else socket.AF_INET
         try:
-            self._listener = socket.create_server((ip, 0), family=family, backlog=_BACKLOG)
+            self._listener = socket.create_server((ip, port), family=family, backlog=_BACKLOG)
         except OSError as error:
             raise TransportError(f"no server can listen on {ip}: {error}") from None
         self._listener.setblocking(False)  # noqa: FBT003  (its only argument)
@@ -189,7 +195,6 @@ class LaneServer:
         try:
             self._welcome(wire, record, patience)
             Serving(shared, wire, record).run()
-            remembered = _APART_S
         except CutError as cut:
             if cut.by_peer:
                 remembered = _APART_S

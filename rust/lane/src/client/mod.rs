@@ -61,7 +61,8 @@ impl Default for Limits {
         Self {
             connect: Duration::from_secs(2),
             handshake: Duration::from_secs(5),
-            reconnect: Duration::from_secs(30),
+            // A node that has vanished is noticed within 10 s, so a link may be down for 34 s.
+            reconnect: Duration::from_secs(24),
             refused: Duration::from_secs(1),
             late: Duration::from_secs(2),
             peer_timeout: PEER_TIMEOUT,

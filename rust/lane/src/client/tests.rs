@@ -19,7 +19,7 @@ fn a_child_of_a_fork_closes_the_idle_connections_and_does_not_shut_them_down() {
     })
     .expect("space");
     let key = Key::new([1; 32]);
-    let here = Ipv4Addr::LOCALHOST.into();
+    let here = (Ipv4Addr::LOCALHOST, 0).into();
     let limits = server::Limits::default();
     let server =
         Server::start(Arc::clone(&session), here, key.clone(), limits, None).expect("a port");

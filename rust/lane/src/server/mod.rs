@@ -12,7 +12,7 @@ mod streams;
 mod takes;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -126,20 +126,21 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on a free port of an address, for clients that know the key; with TLS, for those that
-    /// have it and a certificate of its CA.
+    /// Listens on a port of an address, or on any free one for port 0, for clients that know the key;
+    /// with TLS, for those that have it and a certificate of its CA.
     ///
     /// # Errors
     ///
-    /// The system's error: the address is not one of this machine, or there are too many threads.
+    /// The system's error: the address is not one of this machine, the port is in use, or there are
+    /// too many threads.
     pub fn start(
         session: Arc<Session>,
-        address: IpAddr,
+        address: SocketAddr,
         key: Key,
         limits: Limits,
         tls: Option<Tls>,
     ) -> io::Result<Self> {
-        let listener = Arc::new(TcpListener::bind((address, 0))?);
+        let listener = Arc::new(TcpListener::bind(address)?);
         // A scan of the port must not fill the queue of those that connect.
         listen(&listener, BACKLOG)?;
         listener.set_nonblocking(true)?;

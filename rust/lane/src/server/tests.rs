@@ -33,7 +33,7 @@ impl Node {
             memory_policy: MemoryPolicy::Block,
         })
         .expect("space");
-        let here = Ipv4Addr::LOCALHOST.into();
+        let here = (Ipv4Addr::LOCALHOST, 0).into();
         let server =
             Server::start(Arc::clone(&session), here, key(), limits, None).expect("a port");
         Self {

@@ -63,7 +63,7 @@ fn consume(folder: &Path, address: &str) {
 fn serve(folder: &Path) {
     let owner = tempfile::tempdir_in(folder).expect("a folder");
     let session = session(&owner, 4 << 20, MemoryPolicy::Block);
-    let here = std::net::Ipv4Addr::LOCALHOST.into();
+    let here = (std::net::Ipv4Addr::LOCALHOST, 0).into();
     let server = Server::start(Arc::clone(&session), here, key(), patient(), None).expect("a port");
     let text = format!("{}\n{}", session.token(), server.address());
     fs::write(folder.join("started"), text).expect("space");

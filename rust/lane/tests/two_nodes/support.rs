@@ -103,7 +103,7 @@ impl Node {
     ) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let session = session(&folder, max_bytes, policy);
-        let here = Ipv4Addr::LOCALHOST.into();
+        let here = (Ipv4Addr::LOCALHOST, 0).into();
         let server = Server::start(Arc::clone(&session), here, key(), limits, tls).expect("a port");
         Self {
             session,

@@ -299,7 +299,7 @@ fn a_connection_that_says_nothing_ends_with_the_time_of_its_handshake() {
         ..patient()
     };
     let tls = Some(Authority::new("ca").tls(HERE));
-    let here = Ipv4Addr::LOCALHOST.into();
+    let here = (Ipv4Addr::LOCALHOST, 0).into();
     let server = Server::start(session, here, key(), limits, tls).expect("a port");
     let _silent = std::net::TcpStream::connect(server.address()).expect("it listens");
     eventually("it came", || server.usage().connections == 1);

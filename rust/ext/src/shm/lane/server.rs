@@ -1,12 +1,15 @@
 //! `LaneServer`: lets processes of other nodes use the queues of a session.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use shoal_lane::server::{Limits, Server};
 
+use super::super::arguments::whole;
 use super::super::session::PyShmSession;
 use super::{ip, secret, tls};
+use crate::convert::Arg;
 use crate::errors::shoal_error;
 
 /// A server beside a session. It ends with `stop`, or with the object.
@@ -26,17 +29,23 @@ impl PyLaneServer {
 #[pymethods]
 impl PyLaneServer {
     #[new]
-    #[pyo3(signature = (session, ip, key, tls = None))]
+    #[pyo3(
+        signature = (session, ip, key, tls = None, port = Arg::Default),
+        text_signature = "(session, ip, key, tls=None, port=0)"
+    )]
     fn new(
         py: Python<'_>,
         session: &Bound<'_, PyShmSession>,
         ip: &Bound<'_, PyAny>,
         key: &Bound<'_, PyAny>,
         tls: Option<&Bound<'_, PyAny>>,
+        port: Arg<'_>,
     ) -> PyResult<Self> {
+        let port = port.or(0, |port| whole(port, "port", 0, u16::MAX.into()))?;
         let (here, key, tls) = (self::ip(ip)?, secret(key)?, self::tls(tls)?);
+        let address = SocketAddr::new(here, u16::try_from(port)?);
         let session = Arc::clone(session.get().here(py, "lane")?);
-        let started = py.detach(|| Server::start(session, here, key, Limits::default(), tls));
+        let started = py.detach(|| Server::start(session, address, key, Limits::default(), tls));
         let server = started.map_err(|error| {
             let message = format!("no server can listen on {here}: {error}");
             shoal_error(py, "TransportError", message, None)
