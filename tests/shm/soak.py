@@ -1,9 +1,9 @@
 """Soak test (a program, not run by pytest): memory, files and latency stay flat under random kills.
 
-    python tests/shm/soak.py --minutes 30 [--backend rust|pure]
+    python tests/shm/soak.py --minutes 30 [--backend rust|pure] [--lane]
 
 Producers and consumers of messages from 64 B to 4 MiB work on one queue; from time to time one of
-them is killed and replaced. Every ten seconds a line shows what they use. At the end all are
+them is killed and replaced. With `--lane` they use the queue as processes of another node do. Every ten seconds a line shows what they use. At the end all are
 killed, the session is swept and the queue is emptied; a verdict lists what grew or was left.
 """
 
@@ -13,18 +13,20 @@ import itertools
 import os
 import random
 import signal
+import socket
 import sys
 import tempfile
 import time
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shoal import shm
 
 KEY = "soak"
+SECRET = bytes(range(32))
 MAXSIZE = 64
 SIZES = (64, 64, 64, 1024, 1024, 16 << 10, 256 << 10, 4 << 20)
 # Seconds between two reports of a worker.
@@ -73,9 +75,10 @@ def consume(queue: "shm.Queue", report: int) -> None:
     count = 0
     while True:
         if choice.random() < 0.5:
-            with queue.get(lease=True) as leased:
-                sent, content = leased.value
-                again = leased.redelivered
+            leased = queue.get(lease=True)
+            sent, content = leased.value
+            again = leased.redelivered
+            leased.ack()
         else:
             (sent, content), again = queue.get(), False
         if not again:
@@ -89,11 +92,21 @@ def consume(queue: "shm.Queue", report: int) -> None:
             waited, begun, count = [], time.monotonic(), 0
 
 
+def far(port: int) -> Any:
+    """Return the queue as a process of another node has it."""
+    from shoal import _backend  # noqa: PLC0415  (the backend is chosen at the import)
+    from shoal.shm.keys import canonical  # noqa: PLC0415  (see above)
+
+    client = _backend.LaneClient("127.0.0.1", port, SECRET)
+    return _backend.LaneQueue(client, canonical(KEY), MAXSIZE)
+
+
 class Crew:
     """The workers and their reports; a worker ends soon after this process does."""
 
-    def __init__(self, session: "shm.Session") -> None:
+    def __init__(self, session: "shm.Session", port: int) -> None:
         self._session = session
+        self._port = port
         self._reports, self._report = os.pipe()
         os.set_blocking(self._reports, False)
         self._roles: dict[int, str] = {}
@@ -118,7 +131,7 @@ class Crew:
         signal.signal(signal.SIGALRM, lambda *_: os.getppid() == captain or os._exit(2))
         signal.setitimer(signal.ITIMER_REAL, 1, 1)
         # A forked child becomes a separate participant with its first call.
-        queue = self._session.queue(KEY, MAXSIZE)
+        queue = far(self._port) if self._port else self._session.queue(KEY, MAXSIZE)
         {"produce": produce, "consume": consume}[role](queue, self._report)
 
     def kill(self, pid: int) -> str:
@@ -187,16 +200,18 @@ def run(arguments: argparse.Namespace, session: "shm.Session") -> list[str]:
     """Work, watch and clean up; return the problems found."""
     # The crew is led by a separate process, which only forks and makes no call of the session.
     reports, report = os.pipe()
+    port = free_port() if arguments.lane else 0
     captain = os.fork()
     if captain == 0:
         os.close(reports)
         code = 1
         try:
-            lead(arguments, session, report)
+            lead(arguments, session, report, port)
             code = 0
         finally:
             os._exit(code)
     os.close(report)
+    server = serve(session, port) if port else None
     samples = []
     sys.stdout.write(head() + "\n")
     with os.fdopen(reports) as lines:
@@ -209,12 +224,25 @@ def run(arguments: argparse.Namespace, session: "shm.Session") -> list[str]:
             sys.stdout.write(sample.line() + "\n")
             sys.stdout.flush()
     _, status = os.waitpid(captain, 0)
+    if server is not None:
+        server.stop()
     wrong = [] if status == 0 else ["the captain failed"]
     if samples and int(damaged):
         wrong.append(f"{damaged} messages were damaged")
     if samples and not all(sample.messages for sample in samples[1:]):
         wrong.append("there was a time in which nothing was delivered")
     return wrong + verdict(samples) + left(session)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def serve(session: "shm.Session", port: int) -> Any:
+    from shoal import _backend  # noqa: PLC0415  (the backend is chosen at the import)
+
+    return _backend.LaneServer(session, "127.0.0.1", SECRET, None, port)
 
 
 def left(session: "shm.Session") -> list[str]:
@@ -225,6 +253,7 @@ def left(session: "shm.Session") -> list[str]:
         queue.get(timeout=30)
     gc.collect()
     session.sweep()
+    session.trim()  # the memory that a server of a lane keeps for its next messages
     stats = session.stats()
     sys.stdout.write(f"at the end: {stats}\n")
     expected = {"messages": 0, "descriptors_in_use": 0, "bytes_in_use": 0, "participants": 1}
@@ -235,10 +264,11 @@ def left(session: "shm.Session") -> list[str]:
     ]
 
 
-def lead(arguments: argparse.Namespace, session: "shm.Session", report: int) -> None:
+def lead(arguments: argparse.Namespace, session: "shm.Session", report: int, port: int) -> None:
     """Start workers, kill and replace them, and report at intervals."""
     parent = os.getppid()
-    crew, folder = Crew(session), Path(session.token)
+    crew, folder = Crew(session, port), Path(session.token)
+    serves = [parent] if port else []
     choice = random.Random(arguments.seed)
     for role in ["produce"] * arguments.producers + ["consume"] * arguments.consumers:
         crew.hire(role)
@@ -252,8 +282,8 @@ def lead(arguments: argparse.Namespace, session: "shm.Session", report: int) -> 
             tick = next(ticks) * arguments.every
             messages, p99 = crew.heard()
             numbers = (
-                f"{now:.1f} {messages} {rss_mib(crew.pids):.2f} {memory_mib(folder):.2f}"
-                f" {fds(crew.pids)} {crew.deaths} {p99:.3f} {crew.damaged}\n"
+                f"{now:.1f} {messages} {rss_mib(crew.pids + serves):.2f} {memory_mib(folder):.2f}"
+                f" {fds(crew.pids + serves)} {crew.deaths} {p99:.3f} {crew.damaged}\n"
             )
             os.write(report, numbers.encode())
     for pid in crew.pids:
@@ -270,6 +300,7 @@ def main() -> None:
     parser.add_argument("--max-mib", type=int, default=512, help="memory of the session")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", choices=["rust", "pure"], default="rust")
+    parser.add_argument("--lane", action="store_true", help="use the queue from another node")
     arguments = parser.parse_args()
     os.environ["SHOAL_BACKEND"] = arguments.backend
     from shoal import shm  # noqa: PLC0415  (the backend is chosen at the import)

@@ -1,6 +1,5 @@
 """The order of asynchronous puts: deadlines of puts that wait behind others, and memory."""
 
-import asyncio
 import gc
 import math
 import threading
@@ -20,6 +19,11 @@ def too_late():
     return ShoalTimeoutError("TIMEOUT")
 
 
+class _NeverCancelled:
+    def cancel(self):
+        raise AssertionError
+
+
 class FullQueue:
     """Refuses batches until it is opened; a single item waits for that."""
 
@@ -27,22 +31,24 @@ class FullQueue:
         self.opened = threading.Event()
         self.taken = []
         self.asked = 0
-        self.sequence = PutSequence(self._many, self._one, lambda error: error, self._look)
+        self.sequence = PutSequence(
+            self._many, self._one, _NeverCancelled, lambda error: error, self._look
+        )
 
-    async def _look(self):
+    def _look(self):
         """The actor answers."""
 
-    async def _many(self, entries):
+    def _many(self, entries):
         accepted = entries if self.opened.is_set() else []
         self.taken += [payload.head for _, payload in accepted]
         return len(accepted)
 
-    async def _one(self, payload, weight, deadline):
+    def _one(self, payload, weight, deadline, cancel):
         self.asked += 1
         while not self.opened.is_set():
             if deadline.expired:
                 raise ShoalTimeoutError("its own deadline")
-            await asyncio.sleep(0.01)
+            time.sleep(0.01)
         self.taken.append(payload)
 
     def add(self, *puts):
@@ -97,9 +103,9 @@ class SlowQueue(FullQueue):
         self.calls = 0
         self.answers = threading.Event()
 
-    async def _many(self, entries):
+    def _many(self, entries):
         self.calls += 1
-        await asyncio.to_thread(self.answers.wait, 5)
+        self.answers.wait(5)
         self.taken += [payload for _, payload in entries[: self._room]]
         return min(self._room, len(entries))
 

@@ -206,6 +206,14 @@ def test_a_server_listens_on_an_address_of_ipv6(there, here, session):
         here.LaneQueue(here.LaneClient(*server.address, KEY), Q).put(1)
 
 
+@pytest.mark.parametrize(("there", "here"), [("rust", "rust"), ("pure", "pure")], indirect=True)
+def test_a_server_is_reached_at_its_own_address_alone(server, here):
+    """A machine has several; the lane listens on the one by which Ray knows the node."""
+    other = here.LaneQueue(here.LaneClient("127.0.0.2", server.address[1], KEY), Q)
+    with pytest.raises(ConnectionRefusedError, match=r"127\.0\.0\.2:\d+ could not be reached"):
+        other.put(1)
+
+
 def killed_child(work, seen):
     """Run `work(note)` in a forked child until it has noted `seen` numbers, kill it; return them."""
     reader, writer = os.pipe()

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from shoal.deadline import Deadline
 from shoal.errors import ChannelDecodeError
@@ -20,28 +20,37 @@ from shoal.fork import reset_in_child
 from shoal.futures import Asking, fail, fulfil, start
 from shoal.loop import submit
 from shoal.queues.protocol import ActorLostError, ActorSilentError, Future
+from shoal.queues.wait import named
+from shoal.reused_threads import result_from_thread, run_in_thread
 
 __all__ = ["PendingCalls", "PutSequence", "Turns"]
 
 _T = TypeVar("_T")
 
-_MOST_MESSAGES = 256
+_MOST_MESSAGES = 4096
 """Maximum number of messages that one call puts."""
 _MOST_BYTES = 4 * 1024 * 1024
 """Maximum bytes of the messages that one call puts, unless one message alone has more."""
 
-PutMany = Callable[[list[tuple[int, Any]]], Coroutine[Any, Any, int]]
-PutOne = Callable[[Any, int, Deadline], Coroutine[Any, Any, None]]
+
+class Cancel(Protocol):
+    """Ends a put from another thread."""
+
+    def cancel(self) -> None:
+        """End the put."""
 
 
-@dataclass(eq=False)
+PutMany = Callable[[list[tuple[int, Any]]], int]
+
+
+@dataclass(eq=False, slots=True)
 class _Put:
     weight: int
     payload: Any
     size: int
     deadline: Deadline
     too_late: Callable[[], BaseException]
-    future: Future = field(default_factory=concurrent.futures.Future)
+    future: Asking = field(init=False)
     # The lock of its sequence guards these three fields.
     sent: bool = False
     unwanted: bool = False
@@ -51,12 +60,11 @@ class _Put:
         fulfil(self.future, _nothing)
 
     def expire(self) -> None:
-        fail(self.future, self.too_late())
+        fail(self.future, named(self.too_late()))
 
     def drop(self) -> None:
         """Mark it as cancelled: the message is not in the queue."""
-        if isinstance(self.future, Asking):
-            self.future.end()
+        self.future.end()
 
 
 def _nothing() -> None:
@@ -66,30 +74,33 @@ def _nothing() -> None:
 class PutSequence:
     """The asynchronous puts of this process to one queue.
 
-    Puts that arrive while a call is under way go together in the next call. When the queue is
-    full, the first put waits for room alone, and the others wait behind it. The next call then
-    takes at most twice as many messages as there was room for, because refused messages travel in
-    vain.
+    A thread makes them, one call after the other. Puts that arrive while a call is under way go
+    together in the next one. When the queue is full, the first put waits for room alone, and the
+    others wait behind it. The next call then takes at most twice as many messages as there was room
+    for, because refused messages travel in vain.
 
     Args:
         put_many: Puts as many messages as there is room for; returns their number.
-        put_one: Puts one message, waiting for room.
+        put_one: Puts one message, waiting for room, until a `Cancel` ends that. A put that is under way
+            may already have happened elsewhere, so cancelling its future is only a request:
+            `put_one` must then find out whether the message was put, and raise `CancelledError` only
+            if it was not.
+        new_cancel: Makes the `Cancel` of a put.
         translate: Turns an error into the one that callers see.
-        look: Raises `ActorSilentError` if the actor does not answer at all. A put whose call is
-            under way may already have happened there, so cancelling its future is only a request:
-            it cancels the task of `put_one`, which must then find out whether the message was put,
-            and raise `CancelledError` only if it was not.
+        look: Raises `ActorSilentError` if the actor does not answer at all.
     """
 
     def __init__(
         self,
         put_many: PutMany,
-        put_one: PutOne,
+        put_one: Callable[[Any, int, Deadline, Any], None],
+        new_cancel: Callable[[], Cancel],
         translate: Callable[[BaseException], BaseException],
-        look: Callable[[], Coroutine[Any, Any, None]],
+        look: Callable[[], None],
     ) -> None:
         self._put_many = put_many
         self._put_one = put_one
+        self._new_cancel = new_cancel
         self._translate = translate
         self._look = look
         self._most = _MOST_MESSAGES
@@ -126,7 +137,7 @@ class PutSequence:
             self._waiting.append(put)
             start, self._running = not self._running, True
         if start:
-            submit(self._pump())
+            submit(self._begin())
         if not math.isinf(deadline.timeout):
             # A put may expire while an earlier put with a later deadline is still waiting.
             timer = submit(self._time_out(put))
@@ -151,9 +162,9 @@ class PutSequence:
             return
         # The call that carries the put has one deadline for all its puts, which may be later.
         try:
-            await self._look()
+            await result_from_thread(self._look)
         except ActorSilentError as error:
-            fail(put.future, self._translate(error))
+            fail(put.future, named(self._translate(error)))
         except ActorLostError:
             pass  # the call itself fails with the same error
 
@@ -164,12 +175,16 @@ class PutSequence:
             self._waiting.remove(put)
         put.expire()
 
-    async def _pump(self) -> None:
+    async def _begin(self) -> None:
+        run_in_thread(self._pump)
+
+    def _pump(self) -> None:
+        """Put the messages, in their order, until none is left."""
         while batch := self._next_batch():
             try:
                 accepted = 0
                 if len(batch) > 1:
-                    accepted = await self._put_together(batch)
+                    accepted = self._put_together(batch)
                 # While one put waits alone, the others wait in `_waiting`, where they can expire.
                 alone = batch[0] if accepted == 0 else None
                 rest = batch[max(accepted, 1) :]
@@ -183,12 +198,12 @@ class PutSequence:
                     for put in rest:
                         if put.deadline.expired:  # its timer fired during the call
                             self._give_up(put)
-                    await self._put_alone(alone)
+                    self._put_alone(alone)
                     if not rest:
                         self._most = max(self._most, 2)
             except Exception as error:  # noqa: BLE001  (an error is the result of these puts)
                 for put in batch:
-                    fail(put.future, self._translate(error))
+                    fail(put.future, named(self._translate(error)))
 
     def _next_batch(self) -> list[_Put]:
         batch: list[_Put] = []
@@ -225,28 +240,29 @@ class PutSequence:
         for put in unwanted:
             put.drop()
 
-    async def _put_together(self, batch: list[_Put]) -> int:
+    def _put_together(self, batch: list[_Put]) -> int:
         self._together = batch
         try:
-            accepted = await self._put_many([(put.weight, put.payload) for put in batch])
+            accepted = self._put_many([(put.weight, put.payload) for put in batch])
         finally:
             self._together = []
         for put in batch[:accepted]:
             put.end()
         return accepted
 
-    async def _put_alone(self, put: _Put) -> None:
-        task = asyncio.ensure_future(self._put_one(put.payload, put.weight, put.deadline))
-        stop = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
+    def _put_alone(self, put: _Put) -> None:
+        cancel = self._new_cancel()
         with self._lock:
-            put.stop = stop
-            if put.unwanted or put.future.done():
-                task.cancel()  # before it starts
+            put.stop = cancel.cancel
+            unwanted = put.unwanted or put.future.done()
+        if unwanted:
+            cancel.cancel()  # before it starts
         try:
-            await task
-            put.end()
-        except asyncio.CancelledError:
+            self._put_one(put.payload, put.weight, put.deadline, cancel)
+        except concurrent.futures.CancelledError:
             put.drop()
+        else:
+            put.end()
 
 
 @dataclass
@@ -258,9 +274,8 @@ class _Turn:
 class Turns:
     """Runs the asynchronous gets of this process on one queue one after the other.
 
-    Ray may run two calls of one caller in any order, so the second is made after the first has
-    answered: the first future then holds the older message. A get that was cancelled keeps its
-    turn until its coroutine has ended.
+    The second asks after the first has an answer: the first future then holds the older message. A
+    get that was cancelled keeps its turn until its coroutine has ended.
     """
 
     def __init__(self) -> None:

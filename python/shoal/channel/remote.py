@@ -34,7 +34,6 @@ from shoal.queues.protocol import (
 )
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.wait import long_wait, puts_wait, result_of
-from shoal.reused_threads import result_from_thread
 from shoal.shm import Parcel
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import timeout_error
@@ -108,15 +107,15 @@ class RemoteQueues:
         return new_array(shape, dtype)
 
     def _sequence(self, key: Hashable) -> PutSequence:
-        async def put_many(entries: list[tuple[int, Parcel]]) -> int:
+        lane = self._lane
+
+        def put_many(entries: list[tuple[int, Parcel]]) -> int:
             weights, parcels = zip(*entries, strict=True)
-            return await result_from_thread(partial(self._lane.put_now, key, parcels, weights))
+            return lane.put_now(key, parcels, weights)
 
-        async def look() -> None:
-            await result_from_thread(self._calls.look)
-
-        put_one = partial(self._lane.put_later, key)
-        return PutSequence(put_many, put_one, self._calls.translate, look)
+        put_one = partial(lane.put_unless_cancelled, key)
+        calls = self._calls
+        return PutSequence(put_many, put_one, lane.new_cancel, calls.translate, calls.look)
 
     def _find_lane(self, deadline: Deadline | None) -> LaneAddress:
         """Ask the actor where its process is reached; wait while it starts again.

@@ -23,7 +23,6 @@ from shoal.errors import (
     ShoalValueError,
     TransportError,
 )
-from shoal.futures import until_stopped
 from shoal.queues.leases import HeldLeases, LaneLease
 from shoal.queues.protocol import NOTHING, Taken, Want, set_done
 from shoal.queues.settings import ChannelSettings
@@ -310,21 +309,20 @@ class Lane:
             return 0
         return done
 
-    async def put_later(self, key: Hashable, item: object, weight: int, deadline: Deadline) -> None:
-        """Put an item from another thread; if this is cancelled, the put ends.
+    def put_unless_cancelled(
+        self, key: Hashable, item: object, weight: int, deadline: Deadline, cancel: "LaneCancel"
+    ) -> None:
+        """Put an item, waiting for room, until `cancel` ends that.
 
         Raises:
-            asyncio.CancelledError: The put was ended, and the item is not in the channel.
+            concurrent.futures.CancelledError: It was ended, and the item is not in the channel.
         """
-        cancel = self.new_cancel()
         waiting = self._check_job
 
         def put(queue: "LaneQueue", _: _Server) -> None:
             queue.put(item, weight, deadline.remaining, waiting=waiting, cancel=cancel)
 
-        use = partial(self._use, self._call("put", key, deadline), put)
-        # asyncio turns the queue's `CancelledError` into its own.
-        await until_stopped(result_from_thread(use), cancel.cancel)
+        self._use(self._call("put", key, deadline), put)
 
     def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
         """Take items; a deadline of None means without waiting."""

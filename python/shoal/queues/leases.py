@@ -14,7 +14,7 @@ from shoal.errors import ShoalValueError
 from shoal.fork import reset_in_child
 from shoal.loop import submit
 
-if TYPE_CHECKING:  # the pure core has none
+if TYPE_CHECKING:
     from shoal._backend import LaneMessage
 
 __all__ = [

@@ -29,7 +29,7 @@ from shoal.shm import Parcel, Queue, Reservation, Session
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import Refusal, timeout_error
 
-if TYPE_CHECKING:  # the pure core has none
+if TYPE_CHECKING:
     from shoal._backend import LaneQueue
 
 __all__ = [

@@ -179,7 +179,7 @@ def work_of(
             return AsyncChannelWork(future, what)
         return AsyncChannelWork(done(result.value), what, result.give_back, result.deliver)
     if not takes:
-        return AsyncChannelWork(_put(future), what)
+        return AsyncChannelWork(future if isinstance(future, Asking) else _put(future), what)
     outer: concurrent.futures.Future[Any] = concurrent.futures.Future()
     took = Taken(None)
 
