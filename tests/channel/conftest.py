@@ -3,22 +3,9 @@
 Tests that need workers, or an actor that dies, are in `tests/cluster`.
 """
 
-from pathlib import Path
-
 import pytest
 
 from support.channel_actor import Actors
-
-HERE = Path(__file__).parent
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Mark the tests that reach channels over a lane, as other nodes do: each has a cheaper twin."""
-    for item in items:
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if item.path.parent == HERE and parameters.get("transport") == "lane":
-            item.add_marker(pytest.mark.nightly)
 
 
 @pytest.fixture(params=["shm", "lane"])
