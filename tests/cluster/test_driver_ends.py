@@ -248,7 +248,7 @@ interrupted("the last one", lambda: Channel.create("more"), signal.SIGTERM, afte
     code, log = one.wait(150)
     assert code == 42, log
     assert "near is reached by shm" in log
-    assert "far is reached by ray" in log
+    assert "far is reached by lane" in log
     ways = [f"{where} {what}" for where in ("near", "far") for what in ("get", "async get", "put")]
     for call in (*ways, "a call", "connect", "create", "launch"):
         assert f"came out of {call}\n" in log, log

@@ -209,6 +209,31 @@ def test_an_asynchronous_put_that_was_not_sent_is_cancelled_at_once(actors, far_
     assert take(actors) == ["first", 2]
 
 
+class EndsInTheMiddle:
+    """A queue whose server ends when two objects of a batch are put."""
+
+    def __init__(self, queue):
+        self._queue = queue
+        self.name = queue.name
+
+    def put_many(self, items, weights, timeout):
+        self._queue.put_many(items[:2], weights[:2], timeout)
+        error = ConnectionRefusedError("on purpose")
+        error.done = 2
+        raise error
+
+
+def test_what_is_put_of_a_batch_whose_server_ends_is_not_put_again(actors, far_queues):
+    queues = far_queues()
+    known = queues._lane._server.queues
+    (key,) = known
+    known[key] = EndsInTheMiddle(known[key])
+    with held_up():
+        puts = [queues.start_put("k", n, 0, Deadline(DEADLINE_S)) for n in range(5)]
+    assert [put.result(DEADLINE_S) for put in puts] == [None] * 5
+    assert take(actors) == ["first", *range(5)]
+
+
 def test_of_asynchronous_puts_that_go_together_one_without_room_is_cancelled(actors, far_queues):
     queues = far_queues(maxsize=2)
     with held_up():

@@ -413,6 +413,15 @@ def test_a_server_that_stops_ends_the_gets_that_wait(queue, server, client):
     assert queue.get_nowait() == 1
 
 
+def test_a_server_ends_with_its_object(session):
+    server = _backend.LaneServer(session, "127.0.0.1", KEY)
+    there = far(_backend.LaneClient(*server.address, KEY))
+    there.put(1)
+    del server
+    with pytest.raises(ConnectionError):
+        there.put(2)
+
+
 def test_strangers_put_and_take_nothing(queue, server):
     queue.put(0)
     stranger = far(_backend.LaneClient(*server.address, bytes(32)))

@@ -31,6 +31,7 @@ from shoal.queues.protocol import (
     Taken,
     Want,
     WeightedItem,
+    set_done,
 )
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.wait import long_wait, puts_wait, result_of
@@ -87,7 +88,7 @@ class RemoteQueues:
             try:
                 self.put(key, items[done], weights[done], deadline)
             except Exception as error:
-                error.__dict__["done"] = done
+                set_done(error, done)
                 raise
             done += 1
         self._lane.put_many(key, items, weights, deadline, done)

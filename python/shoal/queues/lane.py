@@ -50,6 +50,11 @@ _HINT = (
 )
 
 
+def _hinted(why: str) -> str:
+    """Return a reason, with advice if the port may be blocked; others name what was refused."""
+    return f"{why}. {_HINT}" if "could not be reached" in why else why
+
+
 class LaneAddress(NamedTuple):
     """Where the server of a session is reached.
 
@@ -158,10 +163,12 @@ class _Server:
         self.held.add(numbers)
 
         def end(*, acknowledged: bool) -> None:
-            # If the server is gone, its leases are, too.
-            with contextlib.suppress(ShoalError, ConnectionRefusedError, ConnectionResetError):
-                self.client.end(numbers, acknowledged)
-            self.held.remove(numbers)
+            try:
+                # If the server is gone, its leases are, too.
+                with contextlib.suppress(ShoalError, ConnectionRefusedError, ConnectionResetError):
+                    self.client.end(numbers, acknowledged)
+            finally:
+                self.held.remove(numbers)
 
         give_back = partial(run_in_thread, partial(end, acknowledged=False))
         if want.lease:
@@ -297,16 +304,17 @@ class Lane:
         def put(queue: "LaneQueue", _: _Server) -> None:
             nonlocal done
             try:
-                queue.put_many(items, weights, 0)
-            except ShoalError as error:  # for a put of the next item alone
-                done = getattr(error, "done", 0)
+                queue.put_many(items[done:], weights[done:], 0)
+            except Exception as error:
+                done += getattr(error, "done", 0)
+                if not isinstance(error, ShoalError):  # those are for a put of the next item alone
+                    raise
             else:
                 done = len(items)
 
-        try:
+        # A timeout: the actor starts again, or is not reached; no more was sent.
+        with contextlib.suppress(ShoalTimeoutError):
             self._use(self._call("put_many", key, Deadline(0)), put)
-        except ShoalTimeoutError:  # the actor starts again, or is not reached: nothing was sent
-            return 0
         return done
 
     def put_unless_cancelled(
@@ -396,7 +404,7 @@ class Lane:
             self._check_job()
             server = self._server or self._connected(call)
             if server.address == refused:
-                raise TransportError(f"{call}: its actor answers over Ray, but {why}. {_HINT}")
+                raise TransportError(f"{call}: its actor answers over Ray, but {_hinted(why)}")
             queue = server.queues.get(call.encoded) or self._opened(server, call, bound=bound)
             try:
                 why = self._attempt(call, server, queue, use)
@@ -429,7 +437,7 @@ class Lane:
                 raise self._lost(server.address, str(error)) from None
             if deadline is not None and deadline.expired:
                 raise call.late(
-                    deadline, str(error) if call.takes else f"{error}. {_HINT}"
+                    deadline, str(error) if call.takes else _hinted(str(error))
                 ) from None
             return str(error)
         except ChannelClosed:

@@ -68,6 +68,7 @@ class LaneCancel:
     def __init__(self) -> None:
         self._cancelled = False
         self._connection: Connection | None = None
+        self._lock = threading.Lock()
         self._pid = os.getpid()
 
     def cancel(self) -> None:
@@ -75,9 +76,9 @@ class LaneCancel:
         if self._pid != os.getpid():
             return
         self._cancelled = True
-        connection = self._connection
-        if connection is not None:
-            connection.wire.shut()
+        with self._lock:
+            if self._connection is not None:
+                self._connection.wire.shut()
 
     @property
     def cancelled(self) -> bool:
@@ -93,9 +94,10 @@ def _watch(cancel: LaneCancel | None, connection: Connection | None) -> None:
     """
     if cancel is None:
         return
-    cancel._connection = connection  # noqa: SLF001  (a friend of the class)
+    with cancel._lock:  # noqa: SLF001  (a friend of the class)
+        cancel._connection = connection  # noqa: SLF001  (see above)
     if connection is not None and cancel.cancelled:  # looked at last: `cancel` sets it first
-        cancel._connection = None  # noqa: SLF001  (see above)
+        _watch(cancel, None)
         raise CancelledError
 
 
@@ -322,7 +324,12 @@ class Requests:
             left -= ITEM.size + item.length
             if left < 0:
                 raise InvalidError(f"a message of {item.length} bytes too many")
-            items.append((item, wire.receive(item.length, patience, _RECONNECT_S)))
+            try:
+                items.append((item, wire.receive(item.length, patience, _RECONNECT_S)))
+            except MemoryError:
+                text = f"this process has no memory for a message of {item.length} bytes"
+                wire.shut()  # what was taken goes back
+                raise FailedError(Status.MEMORY, text.encode()) from None
         return items
 
     def _interrupted(
@@ -374,8 +381,8 @@ class Requests:
             if not error.is_other:
                 raise
             raise self._lost("another server listens there now") from None
-        except HandshakeError:
-            raise self._lost("another server listens there now") from None
+        except HandshakeError as error:
+            raise self._lost(f"another server listens there now: {error}") from None
         except LateError:
             raise self._lost("the server did not answer in time") from None
 

@@ -83,7 +83,6 @@ class Connection:
         used: When it was last used.
         unconfirmed: The last take that was settled and whether its messages are kept; None once a
             later reply shows that the server knows.
-        pid: The process that made it.
     """
 
     def __init__(self, place: Place, patience: Patience) -> None:
@@ -91,7 +90,6 @@ class Connection:
         self._stream = os.urandom(16)
         self._epoch = 0
         self.unconfirmed: tuple[int, bool] | None = None
-        self.pid = os.getpid()
         standing = self._connect(patience, again=False)
         self.next = standing.done + 1
         self.used = time.monotonic()
@@ -125,8 +123,11 @@ class Connection:
             raise CutError("the server has ended it", by_peer=True)
         self.wire.end_abruptly(abruptly=False)  # a process that ends next must not take it back
         op = Op.KEEP if keeps else Op.GIVE_BACK
-        # The kernel has room for it: only requests of some bytes were sent before.
-        self.wire.send([Request(op, seq).packed()], Patience(time.monotonic() + _CONNECT_S))
+        try:
+            # The kernel has room for it: only requests of some bytes were sent before.
+            self.wire.send([Request(op, seq).packed()], Patience(time.monotonic() + _CONNECT_S))
+        except (EncryptionError, LateError) as error:
+            raise CutError(str(error), by_peer=False) from None
         self.unconfirmed = seq, keeps
 
     def receive_reply(self, patience: Patience) -> Reply:
@@ -168,8 +169,11 @@ class Connection:
             as_client(wire, self._place.key, patience)
         except EncryptionError as error:
             raise HandshakeError(described(error.error)) from None
-        wire.send([HELLO.pack(self._stream, again)], patience)
-        unknown, failed, epoch, done = WELCOME.unpack(wire.receive(WELCOME.size, patience))
+        try:
+            wire.send([HELLO.pack(self._stream, again)], patience)
+            unknown, failed, epoch, done = WELCOME.unpack(wire.receive(WELCOME.size, patience))
+        except EncryptionError as error:
+            raise CutError(str(error), by_peer=False) from None
         if unknown or (again and epoch != self._epoch):
             raise ForgottenError(is_other=epoch != self._epoch)
         self.wire, self._epoch, self.began = wire, epoch, time.monotonic()

@@ -1,5 +1,6 @@
 """`LaneQueue` and `LaneMessage`: a queue of a session of another node, and its leased messages."""
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Iterable
@@ -354,8 +355,10 @@ class LaneQueue:
             if isinstance(value, ChannelDecodeError):
                 errors.append(value)
                 if first is not None:
-                    # No other consumer should get a message that cannot be rebuilt.
-                    self._client.end([first + at], acknowledged=True)
+                    # No other consumer should get a message that cannot be rebuilt. If the server is
+                    # lost, another one does, and finds the same.
+                    with contextlib.suppress(ConnectionError, FailedError):
+                        self._client.end([first + at], acknowledged=True)
             elif first is not None:
                 objects.append(_leased(self._client, first + at, item, value[0]))
             else:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import select
 import socket
+import sqlite3
 import threading
 import time
 from typing import Final, Self
@@ -18,7 +19,7 @@ from shoal._pure.lane.streams import ForgottenError, Record, TakenError
 from shoal._pure.lane.wire import CutError, EncryptionError, LateError, Patience, Wire
 from shoal._pure.shm.checks import whole
 from shoal._pure.shm.session import ShmSession, joined
-from shoal.errors import ShoalTypeError, TransportError
+from shoal.errors import ShoalError, ShoalTypeError, TransportError
 
 __all__ = ["LaneServer"]
 
@@ -33,103 +34,69 @@ _CUT_S: Final = 12.0
 _UPKEEP_S: Final = 0.5
 
 
-class LaneServer:
-    """A server beside a session; see `_rust.pyi`."""
+class _Listening:
+    """The connections of a server. Its threads refer to it, and not to the server.
 
-    __module__ = "shoal._backend"
-    _accepting: threading.Thread
-    _address: tuple[str, int]
-    _key: bytes
-    _listener: socket.socket
-    _lock: threading.Lock
-    _pid: int
-    _shared: Shared
-    _strangers: list[Wire]
-    _tls: Contexts | None
-    _wires: dict[Wire, threading.Thread]
+    Args:
+        session: The session.
+        ip: The IP address to listen on.
+        key: The key of the job.
+        tls: Encrypts the connections.
+        port: The port; 0 for a free one.
+    """
 
-    def __new__(
-        cls,
-        session: ShmSession,
-        ip: str,
-        key: bytes,
-        tls: tuple[str, str, str] | None = None,
-        port: int = 0,
-    ) -> Self:
-        """Listen on a port of an IP address."""
-        if not isinstance(session, ShmSession):
-            raise ShoalTypeError(f"session={session!r}: expected a session")
-        checked_ip(ip), checked_key(key), whole(port, "port", 0, 65_535)
-        joined(session, "lane")
-        self = object.__new__(cls)
-        self._shared = Shared(session)
+    def __init__(
+        self, session: ShmSession, ip: str, key: bytes, tls: Contexts | None, port: int
+    ) -> None:
+        self.shared = Shared(session)
         self._key = key
-        self._tls = loaded(tls)
+        self._tls = tls
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._wires = {}
-        self._strangers = []
+        self.wires: dict[Wire, threading.Thread] = {}
+        self._strangers: list[Wire] = []
         family = socket.AF_INET6 if ":" in ip else socket.AF_INET
         try:
             self._listener = socket.create_server((ip, port), family=family, backlog=_BACKLOG)
         except OSError as error:
             raise TransportError(f"no server can listen on {ip}: {error}") from None
         self._listener.setblocking(False)  # noqa: FBT003  (its only argument)
-        self._address = self._listener.getsockname()[:2]
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._accepting = threading.Thread(target=self._accept, name="lane-accept", daemon=True)
         self._accepting.start()
-        return self
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """The IP address and the port."""
-        return self._address
-
-    @property
-    def connections(self) -> int:
-        """The number of connections."""
-        return len(self._wires)
-
-    @property
-    def lent(self) -> int:
-        """The number of messages that clients have: neither in a queue, nor confirmed."""
-        return self._shared.lent.count
-
-    @property
-    def leases(self) -> int:
-        """The number of messages on lease."""
-        return len(self._shared.leases)
 
     def stop(self) -> None:
-        """End all connections. A put that waits for room puts nothing. Idempotent."""
-        if self._shared.ends or self._pid != os.getpid():
+        """See `LaneServer.stop`."""
+        if self.shared.ends or self._pid != os.getpid():
             return
-        self._shared.ends = True
+        self.shared.ends = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-        self._accepting.join()
+        self._join(self._accepting)
         self._listener.close()
         with self._lock:
-            wires = dict(self._wires)
+            wires = dict(self.wires)
         for wire in wires:
             wire.shut()
         for thread in wires.values():
-            thread.join()
-        self._shared.streams.forget(everything=True)
-        self._shared.leases.expire(everything=True)
+            self._join(thread)
+        self.shared.streams.forget(everything=True)
+        self.shared.leases.expire(everything=True)
 
-    def __del__(self) -> None:
-        if hasattr(self, "_accepting"):
-            self.stop()
+    @staticmethod
+    def _join(thread: threading.Thread) -> None:
+        if thread is not threading.current_thread():  # the garbage collector may run in any
+            thread.join()
 
     def _accept(self) -> None:
         upkeep = time.monotonic()
         poll = select.poll()
         poll.register(self._listener, select.POLLIN)
-        while not self._shared.ends:
+        while not self.shared.ends:
             if time.monotonic() >= upkeep:
-                self._shared.streams.forget()
-                self._shared.leases.expire()
+                with contextlib.suppress(ShoalError, sqlite3.Error):
+                    self.shared.streams.forget()
+                    self.shared.leases.expire()
                 upkeep = time.monotonic() + _UPKEEP_S
             poll.poll(1000 * max(0.0, upkeep - time.monotonic()))
             try:
@@ -149,8 +116,14 @@ class LaneServer:
             if len(self._strangers) >= _STRANGERS:
                 self._strangers.pop(0).shut()
             self._strangers.append(wire)
-            self._wires[wire] = thread
-        thread.start()
+            self.wires[wire] = thread
+        try:
+            thread.start()
+        except RuntimeError:  # threads are used up
+            with self._lock:
+                del self.wires[wire]
+            self._is_known(wire)
+            wire.shut()
 
     def _is_known(self, wire: Wire) -> None:
         with self._lock:
@@ -168,11 +141,11 @@ class LaneServer:
             wire.shut()
             wire.close()
             with self._lock:
-                self._wires.pop(wire, None)
+                self.wires.pop(wire, None)
 
     def _let_in(self, wire: Wire) -> None:
         """Serve a client that knows the key; tell a stranger nothing."""
-        shared, until = self._shared, time.monotonic() + _HANDSHAKE_S
+        shared, until = self.shared, time.monotonic() + _HANDSHAKE_S
         patience = Patience(until)
         if self._tls is not None:
             refuse_plain(wire, patience)
@@ -204,7 +177,59 @@ class LaneServer:
             shared.streams.give_back(stream, record, remembered)
 
     def _welcome(self, wire: Wire, record: Record, patience: Patience) -> None:
-        welcome = WELCOME.pack(0, record.failed is not None, self._shared.epoch, record.done)
+        welcome = WELCOME.pack(0, record.failed is not None, self.shared.epoch, record.done)
         failed = record.failed
         more = [] if failed is None else [failed[0].packed(), failed[1]]
         wire.send([welcome, *more], patience)
+
+
+class LaneServer:
+    """A server beside a session; see `_rust.pyi`."""
+
+    __module__ = "shoal._backend"
+    _listening: _Listening
+
+    def __new__(
+        cls,
+        session: ShmSession,
+        ip: str,
+        key: bytes,
+        tls: tuple[str, str, str] | None = None,
+        port: int = 0,
+    ) -> Self:
+        """Listen on a port of an IP address."""
+        if not isinstance(session, ShmSession):
+            raise ShoalTypeError(f"session={session!r}: expected a session")
+        checked_ip(ip), checked_key(key), whole(port, "port", 0, 65_535)
+        joined(session, "lane")
+        self = object.__new__(cls)
+        self._listening = _Listening(session, ip, key, loaded(tls), port)
+        return self
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The IP address and the port."""
+        return self._listening.address
+
+    @property
+    def connections(self) -> int:
+        """The number of connections."""
+        return len(self._listening.wires)
+
+    @property
+    def lent(self) -> int:
+        """The number of messages that clients have: neither in a queue, nor confirmed."""
+        return self._listening.shared.lent.count
+
+    @property
+    def leases(self) -> int:
+        """The number of messages on lease."""
+        return len(self._listening.shared.leases)
+
+    def stop(self) -> None:
+        """End all connections. A put that waits for room puts nothing. Idempotent."""
+        self._listening.stop()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_listening"):
+            self.stop()

@@ -244,6 +244,7 @@ class Serving:
 
             if policy != "block":
                 call.waiting = make_room
+                self._check()
                 if self._put_now(queue, parcel, request, policy):
                     return
             if request.waits:
@@ -277,25 +278,31 @@ class Serving:
         least = int.from_bytes(payload, "little") if payload else None
         by_weight = bool(request.kind)
         count = 0 if by_weight else request.amount
+        counted = 0
 
         def around(attempt: Callable[[], Any]) -> Any:
             # Between a wake-up and the take: a client that has gone takes nothing.
             self._check()
             # A message is always in its queue, counted as lent, or both.
+            nonlocal counted
             lent.add(1)
-            refusal = True
-            try:
-                refusal = attempt()
-            finally:
-                if refusal is not None:
-                    lent.add(-1)
+            counted += 1
+            refusal = attempt()
+            if refusal is not None:
+                lent.add(-1)
+                counted -= 1
             return refusal
 
         def take(queue: ShmQueue, call: Call, few: int) -> list[Any]:
+            nonlocal counted
             choice = up_to_weight(request.amount, least) if by_weight else first(few)
-            found = take_messages(queue, call, choice)
-            lent.add(len(found) - 1)
-            return found
+            try:
+                found = take_messages(queue, call, choice)
+                lent.add(len(found))
+                return found
+            finally:
+                lent.add(-counted)
+                counted = 0
 
         def take_all(queue: ShmQueue) -> list[Any]:
             op = ("get_batch" if by_weight else "get") if request.waits else "get_nowait"
@@ -308,8 +315,8 @@ class Serving:
                 try:
                     call = self._call(request._replace(waits=False), "get", around)
                     more = take(queue, call, few)
-                except (ShoalError, sqlite3.Error, CutError):
-                    break  # it is met again by the next take; what is taken must not be lost by it
+                except Exception:  # noqa: BLE001  (the next take meets it; nothing taken is lost by it)
+                    break
                 found += more
                 size += sum(message.value.nbytes for message in more)
             return found

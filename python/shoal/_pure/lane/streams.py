@@ -1,5 +1,7 @@
 """The streams of requests, which outlive their connections, and the leases of a server."""
 
+import contextlib
+import sqlite3
 import threading
 import time
 from collections.abc import Iterable
@@ -8,6 +10,7 @@ from typing import Any
 
 from shoal._pure.lane.frames import Reply, Status
 from shoal._pure.lane.wire import Wire
+from shoal.errors import ShoalError
 
 __all__ = ["ForgottenError", "Leases", "Lent", "Record", "Streams", "TakenError"]
 
@@ -27,13 +30,13 @@ class Lent:
     def end(self, messages: Iterable[Any], *, acknowledged: bool) -> None:
         """Confirm messages, or return them to their queue."""
         for message in messages:
-            try:
+            # It fails if this process was taken for dead: then the message is delivered again.
+            with contextlib.suppress(ShoalError, sqlite3.Error):
                 if acknowledged:
                     message.ack()
                 else:
                     message.give_back()
-            finally:
-                self.add(-1)
+            self.add(-1)
 
 
 @dataclass

@@ -234,8 +234,12 @@ class Wire:
             while True:
                 self._poll(select.POLLIN, patience.slice)
                 patience.check()
-                # Not decrypted: TLS may have failed.
-                if not socket.socket.recv(self.sock, 4096):
+                try:
+                    # Not decrypted: TLS may have failed.
+                    data = socket.socket.recv(self.sock, 4096)
+                except BlockingIOError:
+                    continue
+                if not data:
                     return
 
     def wait(self, events: int, seconds: float) -> int:
@@ -274,7 +278,8 @@ class Wire:
     def shut(self) -> None:
         """End the connection, also for copies of its descriptor; threads that wait on it go on."""
         try:
-            self.sock.shutdown(socket.SHUT_RDWR)
+            # Not that of an SSLSocket, which would go on without TLS.
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
         except OSError:
             return  # it has ended already
 
