@@ -1,7 +1,10 @@
 """A CA of TLS, and the files of nodes whose certificates it signed."""
 
+import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
 
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
@@ -15,6 +18,8 @@ class Authority:
     """
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
+        if shutil.which("openssl") is None:
+            pytest.skip("certificates need the program openssl")
         self._folder = folder
         self._name = name
         self._run(

@@ -45,10 +45,9 @@ class FullQueue:
 
     def _one(self, payload, weight, deadline, cancel):
         self.asked += 1
-        while not self.opened.is_set():
+        while not self.opened.wait(0.01):
             if deadline.expired:
                 raise ShoalTimeoutError("its own deadline")
-            time.sleep(0.01)
         self.taken.append(payload)
 
     def add(self, *puts):

@@ -51,7 +51,7 @@ try:
         longest = max(longest, time.monotonic() - began)
         if number == 20:
             print("under way", flush=True)
-        time.sleep(0.005)
+        time.sleep(0.005)  # so that the link goes down in the middle
 except OSError as error:
     print("failed", type(error).__name__, error, flush=True)
 else:
@@ -111,7 +111,7 @@ def test_a_link_that_is_down_for_a_while_loses_and_repeats_nothing(lane, what, s
         assert lane.ask(f"put {COUNT}")[0] == "done"
     client = lane.start(what)
     lane.set_link("down")
-    time.sleep(seconds)
+    time.sleep(seconds)  # the time for which the link is down
     lane.set_link("up")
     output, _ = client.communicate(timeout=120)
     assert "ended True" in output, output

@@ -137,7 +137,7 @@ class PutSequence:
             self._waiting.append(put)
             start, self._running = not self._running, True
         if start:
-            submit(self._begin())
+            run_in_thread(self._pump)
         if not math.isinf(deadline.timeout):
             # A put may expire while an earlier put with a later deadline is still waiting.
             timer = submit(self._time_out(put))
@@ -174,9 +174,6 @@ class PutSequence:
                 return
             self._waiting.remove(put)
         put.expire()
-
-    async def _begin(self) -> None:
-        run_in_thread(self._pump)
 
     def _pump(self) -> None:
         """Put the messages, in their order, until none is left."""

@@ -69,7 +69,7 @@ class LaneAddress(NamedTuple):
     key: bytes
 
     def __str__(self) -> str:
-        return f"{self.ip}:{self.port}"
+        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
 
 
 def listen(session: Session, ip: str) -> "tuple[LaneServer, LaneAddress]":

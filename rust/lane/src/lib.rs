@@ -35,8 +35,8 @@
 //! let seven = Parcel { parts: &[b"seven"], ..Parcel::default() };
 //! client.put(&target, &seven, Deadline::Never, &mut || true)?; // now it is in the channel
 //!
-//! let nobody = Cancel::default(); // another thread could end the take with it
-//! let taken = client.take(&target, Want::Count(1), Deadline::Never, &nobody, &mut || true)?;
+//! let cancel = Cancel::default(); // another thread can end the take with it
+//! let taken = client.take(&target, Want::Count(1), Deadline::Never, &cancel, &mut || true)?;
 //! assert!(matches!(&taken.messages[0].bytes, Bytes::Short(bytes) if bytes == b"seven"));
 //! taken.keep(&mut || true)?; // before, the message would go back to the channel
 //! # Ok::<(), Box<dyn std::error::Error>>(())

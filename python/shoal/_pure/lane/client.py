@@ -245,6 +245,8 @@ class Requests:
     def take(self, question: Question) -> TakenMessages:
         """Take messages."""
         connection, seq, messages = self.ask(question)
+        if not messages:
+            raise self._lost("the server sent bytes that are not a reply: no messages")
         return TakenMessages(self, connection, seq, messages)
 
     def ask(self, question: Question) -> tuple[Connection, int, list[tuple[Item, bytearray]]]:
@@ -265,7 +267,8 @@ class Requests:
                 self.keep_idle(connection)
                 raise
             except ForgottenError:
-                # What a take may have taken is in its queue again; leases are renewed twice.
+                # The messages of a take are in their queue again, and to renew a lease twice does no
+                # harm: such a request is made again.
                 if question.request.op is Op.PUT:
                     raise self._lost("the server has forgotten this client") from None
             except ConnectionError:
@@ -318,7 +321,7 @@ class Requests:
         connection: Connection, reply: Reply, patience: Patience
     ) -> list[tuple[Item, bytearray]]:
         wire, left = connection.wire, reply.length
-        items = []
+        items: list[tuple[Item, bytearray]] = []
         for _ in range(reply.items):
             item = Item.of(wire.receive(ITEM.size, patience, _RECONNECT_S))
             left -= ITEM.size + item.length
@@ -330,6 +333,8 @@ class Requests:
                 text = f"this process has no memory for a message of {item.length} bytes"
                 wire.shut()  # what was taken goes back
                 raise FailedError(Status.MEMORY, text.encode()) from None
+        if left:
+            raise InvalidError(f"{left} bytes too many")
         return items
 
     def _interrupted(

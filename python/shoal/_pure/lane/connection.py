@@ -158,7 +158,7 @@ class Connection:
                 patience.check()
             except LateError:
                 raise UnreachableError(why) from None
-            time.sleep(min(_PAUSE_S, patience.slice))
+            time.sleep(min(_PAUSE_S, patience.slice))  # nothing tells when a server listens again
 
     def _welcomed(self, patience: Patience, *, again: bool) -> Standing:
         wire = _dialled(self._place, patience.shorter(_CONNECT_S))

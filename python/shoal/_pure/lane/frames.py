@@ -149,7 +149,7 @@ class Request(NamedTuple):
             or length > _LARGEST_PAYLOAD
             or not 1 <= seq < _ANY
         ):
-            raise InvalidError(f"these bytes are no request: {bytes(data).hex()}")
+            raise InvalidError(f"expected a request, got the bytes {bytes(data).hex()}")
         return cls(
             *(Op(op), seq, policy, bool(flags & _WAITS), kind, sender, left, key_length, length),
             *(amount, deadline),
@@ -230,7 +230,7 @@ def refusal_of(data: bytes | bytearray) -> Refusal:
         InvalidError: The bytes are none.
     """
     if len(data) != _REFUSAL.size or data[0] >= len(_REFUSALS):
-        raise InvalidError(f"these bytes say no reason: {bytes(data).hex()}")
+        raise InvalidError(f"expected a reason, got the bytes {bytes(data).hex()}")
     kind, held, bound, length = _REFUSAL.unpack(data)
     return Refusal(_REFUSALS[kind], held, bound, length)
 

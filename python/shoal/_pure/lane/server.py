@@ -13,8 +13,8 @@ from shoal._pure.lane.arguments import checked_ip, checked_key
 from shoal._pure.lane.encryption import Contexts, loaded
 from shoal._pure.lane.frames import HELLO, WELCOME, InvalidError
 from shoal._pure.lane.handshake import HandshakeError, as_server, refuse_plain
-from shoal._pure.lane.serving import Serving
-from shoal._pure.lane.shared import Shared
+from shoal._pure.lane.server_requests import Serving
+from shoal._pure.lane.server_state import ServerState
 from shoal._pure.lane.streams import ForgottenError, Record, TakenError
 from shoal._pure.lane.wire import CutError, EncryptionError, LateError, Patience, Wire
 from shoal._pure.shm.checks import whole
@@ -48,7 +48,7 @@ class _Listening:
     def __init__(
         self, session: ShmSession, ip: str, key: bytes, tls: Contexts | None, port: int
     ) -> None:
-        self.shared = Shared(session)
+        self.shared = ServerState(session)
         self._key = key
         self._tls = tls
         self._pid = os.getpid()
@@ -104,7 +104,8 @@ class _Listening:
             except BlockingIOError:
                 continue
             except OSError:
-                # The peer has gone already, or descriptors are used up.
+                # The peer has gone already; or descriptors are used up, and nothing tells when one
+                # is free.
                 time.sleep(0.02)
                 continue
             with contextlib.suppress(CutError):

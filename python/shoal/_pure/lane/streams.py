@@ -41,7 +41,7 @@ class Lent:
 
 @dataclass
 class Record:
-    """What a server remembers of a stream.
+    """The state of a stream at its server.
 
     Attributes:
         done: All requests up to this one are carried out, or have failed with `failed`.

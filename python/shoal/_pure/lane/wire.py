@@ -59,7 +59,7 @@ class LateError(Exception):
 
 
 class Patience:
-    """How long to wait: until a time, as long as a call does not raise, and nobody cancels it.
+    """The end of a wait: a time, a call that raises, or a cancellation by another thread.
 
     Args:
         until: The end by `time.monotonic`; infinity for none.

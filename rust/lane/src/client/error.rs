@@ -87,6 +87,8 @@ pub enum Error {
 pub enum Loss {
     /// Another server listens there now.
     OtherServer,
+    /// A server listens there that this client refuses, or that refuses it, for this reason.
+    Refused(String),
     /// The server has forgotten the stream: the client was away for too long.
     Forgotten,
     /// The server was cut off, and did not come back.
@@ -143,6 +145,7 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OtherServer => f.write_str("another server listens there now"),
+            Self::Refused(why) => write!(f, "another server listens there now: {why}"),
             Self::Forgotten => f.write_str("the server has forgotten this client"),
             Self::Gone { waited, why } => write!(
                 f,

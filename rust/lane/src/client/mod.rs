@@ -308,7 +308,8 @@ impl Client {
             .map_err(|error| match error {
                 NoConnection::Interrupted => Loss::Interrupted,
                 NoConnection::Forgotten { epoch } if connection.is_to(epoch) => Loss::Forgotten,
-                NoConnection::Forgotten { .. } | NoConnection::Refused(_) => Loss::OtherServer,
+                NoConnection::Forgotten { .. } => Loss::OtherServer,
+                NoConnection::Refused(why) => Loss::Refused(why.to_string()),
                 NoConnection::NobodyListens(why) | NoConnection::Unreachable(why) => Loss::Gone {
                     waited: began.elapsed(),
                     why,
@@ -351,7 +352,8 @@ impl Client {
         })
     }
 
-    /// Tells a cut, after which a request goes on, from bytes that are no reply.
+    /// The end of a connection by an error: a request goes on after a cut, and fails after bytes that are
+    /// not a reply.
     fn cut(&self, error: &io::Error) -> Stop {
         match error.kind() {
             ErrorKind::InvalidData => self.broken(error.to_string()),

@@ -30,7 +30,7 @@ pub(crate) struct Layer {
 #[derive(Debug)]
 struct State {
     connection: Connection,
-    /// What arrived and is encrypted lies from `start` to `end`.
+    /// Encrypted bytes that arrived, from `start` to `end`.
     arrived: Box<[u8]>,
     start: usize,
     end: usize,

@@ -44,7 +44,7 @@ pub struct Files {
 pub struct Error {
     /// The file.
     pub file: PathBuf,
-    /// What is wrong with it.
+    /// The reason.
     pub why: String,
 }
 
@@ -158,7 +158,7 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, Error> {
     })
 }
 
-/// What an error of TLS means.
+/// The text for an error of TLS.
 fn described(error: &rustls::Error) -> String {
     use CertificateError as Bad;
     match error {

@@ -327,7 +327,7 @@ pub(super) fn raised(py: Python<'_>, operation: &str, subject: &str, error: Erro
     }
 }
 
-/// Gives the argument `cancel` to a call; without one, a cancellation that nobody uses.
+/// Makes a call with the argument `cancel`, or else with a new `Cancel`, which no thread uses.
 fn with_cancel<T>(given: Option<&Bound<'_, PyLaneCancel>>, call: impl FnOnce(&Cancel) -> T) -> T {
     match given {
         Some(given) => call(&given.get().cancel),

@@ -1,4 +1,4 @@
-"""`Shared`: what the connections of a server share."""
+"""`ServerState`: the state that all connections of a server use."""
 
 import os
 from typing import Final
@@ -7,7 +7,7 @@ from shoal._pure.lane.streams import Leases, Lent, Streams
 from shoal._pure.shm.queue import ShmQueue
 from shoal._pure.shm.session import ShmSession
 
-__all__ = ["Shared"]
+__all__ = ["ServerState"]
 
 _LEASE_S: Final = 12.0
 """Seconds that a lease is kept after its holder was heard of."""
@@ -15,8 +15,8 @@ _MANY: Final = 1024
 """Maximum number of queues that stay open."""
 
 
-class Shared:
-    """What the connections of a server share.
+class ServerState:
+    """The state that all connections of a server use.
 
     Args:
         session: The session.

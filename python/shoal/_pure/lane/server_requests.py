@@ -20,7 +20,7 @@ from shoal._pure.lane.frames import (
     leases_of,
     packed_refusal,
 )
-from shoal._pure.lane.shared import Shared
+from shoal._pure.lane.server_state import ServerState
 from shoal._pure.lane.streams import Record
 from shoal._pure.lane.wire import CutError, LateError, Patience, Wire
 from shoal._pure.shm.checks import Call
@@ -66,12 +66,12 @@ class Serving:
     """The requests of one connection.
 
     Args:
-        shared: What the connections of the server share.
+        shared: The state of the server.
         wire: The connection.
         record: The record of its stream.
     """
 
-    def __init__(self, shared: Shared, wire: Wire, record: Record) -> None:
+    def __init__(self, shared: ServerState, wire: Wire, record: Record) -> None:
         self._shared = shared
         self._wire = wire
         self._record = record
