@@ -909,6 +909,10 @@ class LaneClient:
     def __new__(
         cls, ip: str, port: int, key: bytes, tls: tuple[str, str, str] | None = None
     ) -> Self: ...
+    @property
+    def is_connecting(self) -> bool:
+        """Whether a call tries to connect to the server, at first or after a cut."""
+
     def renew(self, numbers: Sequence[int]) -> None:
         """Keep leases for 12 s more, by the numbers of their messages; see `LaneQueue` for errors."""
 

@@ -78,7 +78,7 @@ class Actors:
         self.settings = self._channel.settings.ChannelSettings("c", **{"num_actors": 1, **settings})
         self.worker = self._run(self._made())
         self.handle = Handle(self.worker, self._loop)
-        ray = SimpleNamespace(is_initialized=lambda: True)
+        ray = SimpleNamespace(is_initialized=lambda: True, nodes=list)
         self._patch.setattr(self._channel.actor_calls, "ray", ray)
         self._patch.setattr(self._channel.actor_calls, "fetch", self.handle.get)
         itself = SimpleNamespace(current_actor=None)

@@ -1,4 +1,7 @@
-"""`CuttingRelay`: a relay between a client and a server of the lane that cuts their connections."""
+"""`CuttingRelay`: a relay between a client and a server of the lane that cuts their connections.
+
+`VanishingRelay` cuts all of them at once, as a node that vanishes.
+"""
 
 import contextlib
 import random
@@ -48,6 +51,10 @@ class CuttingRelay:
                 self._threads.append(thread)
                 thread.start()
 
+    @property
+    def _passes(self):
+        return self._most > 0
+
     def _pass_on(self, client):
         left = self._random.randint(1, self._most)
         with client, contextlib.suppress(OSError), socket.create_connection(self._target) as server:
@@ -55,10 +62,10 @@ class CuttingRelay:
             for end in ends:
                 # It ends at once, without the bytes on their way.
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            while self._most:
+            while self._passes:
                 readable, _, _ = select.select(list(ends), [], [], 0.05)
                 for end in readable:
-                    data = end.recv(left)
+                    data = end.recv(min(left, 2**16))
                     if not data:
                         return
                     ends[end].sendall(data)
@@ -66,3 +73,33 @@ class CuttingRelay:
                     if left == 0:
                         self.cuts += 1
                         return
+
+
+class VanishingRelay(CuttingRelay):
+    """A relay that can vanish: then it cuts all connections, and is silent on new ones.
+
+    Args:
+        target: IP address and port of the server.
+    """
+
+    def __init__(self, target):
+        self._is_here = threading.Event()
+        self._is_here.set()
+        super().__init__(target, 2**60, 0)
+
+    def vanish(self):
+        self._is_here.clear()
+
+    def come_back(self):
+        self._is_here.set()
+
+    @property
+    def _passes(self):
+        return self._most > 0 and self._is_here.is_set()
+
+    def _pass_on(self, client):
+        with client:
+            while not self._is_here.wait(0.05):
+                if not self._most:
+                    return
+            super()._pass_on(client)

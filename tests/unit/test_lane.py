@@ -216,7 +216,7 @@ class EndsInTheMiddle:
         self._queue = queue
         self.name = queue.name
 
-    def put_many(self, items, weights, timeout):
+    def put_many(self, items, weights, timeout, **_):
         self._queue.put_many(items[:2], weights[:2], timeout)
         error = ConnectionRefusedError("on purpose")
         error.done = 2

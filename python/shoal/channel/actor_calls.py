@@ -20,7 +20,7 @@ from shoal.queues.protocol import ActorLostError, ActorRestartsError, ActorSilen
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.wait import JOB_HAS_ENDED
 
-__all__ = ["ActorCalls"]
+__all__ = ["ActorCalls", "node_is_dead"]
 
 _ANSWER_S = 30.0
 """Seconds that an actor has to answer: it may be busy."""
@@ -208,6 +208,18 @@ class ActorCalls:
 
     def _peer_lost(self, what: str) -> PeerLostError:
         return PeerLostError(f"{self.label} of the channel {self._channel!r} {what}")
+
+
+def node_is_dead(ip: str) -> bool:
+    """Whether Ray has declared dead all nodes that have an IP address; False if none has it.
+
+    Blocks while Ray's control is not reached.
+    """
+    check_fork()
+    if not ray.is_initialized():
+        return False
+    nodes = [node["Alive"] for node in ray.nodes() if node["NodeManagerAddress"] == ip]
+    return bool(nodes) and not any(nodes)
 
 
 def _answer(handle: Any, method: str, *arguments: Any, until: Deadline | None = None) -> Any:

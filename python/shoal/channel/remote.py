@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from shoal.channel.actor_calls import ActorCalls
+from shoal.channel.actor_calls import ActorCalls, node_is_dead
 from shoal.channel.pending import PendingCalls, PutSequence
 from shoal.context import current
 from shoal.deadline import Deadline
@@ -62,7 +62,8 @@ class RemoteQueues:
     ) -> None:
         self.settings = settings
         self._calls = ActorCalls(settings, namespace, index, handle)
-        self._lane = Lane(settings, self._find_lane, self._lost_lane, self._calls.check_job)
+        check_job = self._calls.check_job
+        self._lane = Lane(settings, self._find_lane, self._lost_lane, check_job, node_is_dead)
         self._pending = PendingCalls()
 
     # Puts.
@@ -148,10 +149,11 @@ class RemoteQueues:
         """Return the error of a request that was sent over the lane, and was not answered."""
         try:
             found = LaneAddress(*self._calls.serve("lane", until=Deadline(_LOOK_S)))
-        except ActorLostError as error:
-            return self._calls.translate(error)
-        except ShoalError as error:
-            return error
+        except (ActorLostError, ShoalError) as error:
+            translated = self._calls.translate(error)
+            if isinstance(translated, PeerLostError):
+                translated.args = (f"{translated}: {why}",)
+            return translated
         lost: type[ActorLostError] = ActorSilentError if found == address else ActorRestartsError
         return self._calls.translate(lost(why))
 

@@ -8,6 +8,8 @@ only processes of the job get. The connections are encrypted if those of Ray are
 import asyncio
 import contextlib
 import os
+import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +20,7 @@ from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
     ChannelExistsError,
+    PeerLostError,
     ShoalError,
     ShoalTimeoutError,
     ShoalValueError,
@@ -39,6 +42,9 @@ __all__ = ["Lane", "LaneAddress", "listen"]
 
 _MANY = 1024
 """Maximum number of queues that are kept; then all are made again when they are used."""
+
+_ASK_S = 1.0
+"""Seconds between two questions whether a node is dead."""
 
 _KEY_BYTES = 32
 _LAST_PORT = 65_535
@@ -132,14 +138,47 @@ def _tls() -> tuple[str, str, str] | None:
     return certificate, key, ca
 
 
+class _NodeDeadError(Exception):
+    """Ray has declared the node of a server dead; ends the wait of a call.
+
+    Not an `OSError`: the pure core would take it for one of its own.
+    """
+
+
 class _Server:
     """A server, the connections to it, its queues that were used, by key, and the leases from it."""
 
-    def __init__(self, address: LaneAddress) -> None:
+    def __init__(self, address: LaneAddress, is_dead: Callable[[str], bool]) -> None:
         self.address = address
         self.client: LaneClient = _backend.LaneClient(*address, _tls())
         self.queues: dict[bytes, LaneQueue] = {}
         self.held = HeldLeases(self._renew)
+        self._is_dead = is_dead
+        self._asks = threading.Lock()  # held during a question
+        self._asks_again_at = 0.0
+        self._node_is_dead = False  # for ever, once it is so: Ray takes nothing back
+
+    def check_node(self) -> None:
+        """End the wait of a call, if the server is not reached and Ray has declared its node dead.
+
+        Raises:
+            _NodeDeadError: It has.
+        """
+        if not self.client.is_connecting:
+            return
+        if self._node_is_dead:
+            raise _NodeDeadError(f"{self.address}: Ray has declared this node dead")
+        now = time.monotonic()
+        if now >= self._asks_again_at and self._asks.acquire(blocking=False):
+            self._asks_again_at = now + _ASK_S
+            run_in_thread(self._ask_about_node)  # an answer may take long; a later check sees it
+
+    def _ask_about_node(self) -> None:
+        try:
+            with contextlib.suppress(Exception):  # nothing is known then
+                self._node_is_dead = self._is_dead(self.address.ip)
+        finally:
+            self._asks.release()
 
     async def _renew(self, numbers: list[int]) -> list[int]:
         try:
@@ -233,6 +272,13 @@ class _Call(NamedTuple):
         return ShoalTimeoutError(f"{self}: no connection within {deadline.timeout:g} s: {why}")
 
 
+def _put_nothing(error: Exception) -> bool:
+    """Whether a put that ended with an error certainly put nothing."""
+    if isinstance(error, _NodeDeadError):
+        return getattr(error, "done", None) == 0
+    return isinstance(error, ConnectionRefusedError)
+
+
 class Lane:
     """The way to the session of one actor of a channel.
 
@@ -242,6 +288,7 @@ class Lane:
             reason at the deadline.
         lost: Returns the error of a call that was not answered, from the address and the reason.
         check_job: Raises an error if the job of this process has ended.
+        is_dead: Says whether Ray has declared dead the node with an IP address; may take long.
     """
 
     def __init__(
@@ -250,21 +297,24 @@ class Lane:
         find: Callable[[Deadline | None], LaneAddress],
         lost: Callable[[LaneAddress, str], BaseException],
         check_job: Callable[[], None],
+        is_dead: Callable[[str], bool],
     ) -> None:
         self._settings = settings
         self._find = find
         self._lost = lost
         self._check_job = check_job
+        self._is_dead = is_dead
         self._server: _Server | None = None
 
     def put(self, key: Hashable, item: object, weight: int, deadline: Deadline | None) -> None:
         """Put an item; a deadline of None means without waiting."""
 
-        def put(queue: "LaneQueue", _: _Server) -> None:
+        def put(queue: "LaneQueue", server: _Server) -> None:
             if deadline is None:
                 queue.put_nowait(item, weight)
                 return
-            waiting = self._waiting("put", "room", queue, deadline)
+            log = log_waits("put", "room", queue, deadline)
+            waiting = self._waiting(server, log)
             queue.put(item, weight, deadline.remaining, waiting=waiting)
 
         self._use(self._call("put", key, deadline), put)
@@ -282,9 +332,9 @@ class Lane:
         An error's `done` says how many are in the channel.
         """
 
-        def put(queue: "LaneQueue", _: _Server) -> None:
+        def put(queue: "LaneQueue", server: _Server) -> None:
             nonlocal done
-            waiting = self._waiting("put_many", "room", queue, deadline)
+            waiting = self._waiting(server, log_waits("put_many", "room", queue, deadline))
             try:
                 queue.put_many(items[done:], weights[done:], deadline.remaining, waiting=waiting)
             except Exception as error:
@@ -301,10 +351,11 @@ class Lane:
         """Put items in their order, until one fails; return how many are put."""
         done = 0
 
-        def put(queue: "LaneQueue", _: _Server) -> None:
+        def put(queue: "LaneQueue", server: _Server) -> None:
             nonlocal done
+            waiting = self._waiting(server)
             try:
-                queue.put_many(items[done:], weights[done:], 0)
+                queue.put_many(items[done:], weights[done:], 0, waiting=waiting)
             except Exception as error:
                 done += getattr(error, "done", 0)
                 if not isinstance(error, ShoalError):  # those are for a put of the next item alone
@@ -325,9 +376,9 @@ class Lane:
         Raises:
             concurrent.futures.CancelledError: It was ended, and the item is not in the channel.
         """
-        waiting = self._check_job
 
-        def put(queue: "LaneQueue", _: _Server) -> None:
+        def put(queue: "LaneQueue", server: _Server) -> None:
+            waiting = self._waiting(server)
             queue.put(item, weight, deadline.remaining, waiting=waiting, cancel=cancel)
 
         self._use(self._call("put", key, deadline), put)
@@ -341,7 +392,7 @@ class Lane:
             if deadline is None:
                 value = take_now(queue, want)
             else:
-                waiting = self._waiting("get", "an item", queue, deadline)
+                waiting = self._waiting(server, log_waits("get", "an item", queue, deadline))
                 value = take_in_time(queue, want, deadline, waiting=waiting)
             found = server.taken(value, want, self._lost).value if want.lease else value
 
@@ -363,10 +414,11 @@ class Lane:
             asyncio.CancelledError: The get was ended, and has taken nothing.
         """
         found = Taken(None)
-        leased, waiting = want._replace(lease=True), self._check_job
+        leased = want._replace(lease=True)
 
         def take(queue: "LaneQueue", server: _Server) -> None:
             nonlocal found
+            waiting = self._waiting(server)
             value = take_in_time(queue, leased, deadline, waiting=waiting, cancel=cancel)
             found = server.taken(value, want, self._lost)
 
@@ -380,14 +432,15 @@ class Lane:
         return _backend.LaneCancel()
 
     def _waiting(
-        self, operation: str, awaited: str, queue: "LaneQueue", deadline: Deadline
+        self, server: _Server, log: Callable[[], None] | None = None
     ) -> Callable[[], None]:
-        """Return what a call does while it waits: it logs that, and ends with the job."""
-        log = log_waits(operation, awaited, queue, deadline)
+        """Return what a call does while it waits: it ends with the job or the node, and logs that."""
 
         def waiting() -> None:
             self._check_job()
-            log()
+            server.check_node()
+            if log is not None:
+                log()
 
         return waiting
 
@@ -402,7 +455,7 @@ class Lane:
         refused, why, bound = None, "", True
         while True:
             self._check_job()
-            server = self._server or self._connected(call)
+            server = self._server or self._connected(call, why)
             if server.address == refused:
                 raise TransportError(f"{call}: its actor answers over Ray, but {_hinted(why)}")
             queue = server.queues.get(call.encoded) or self._opened(server, call, bound=bound)
@@ -429,11 +482,11 @@ class Lane:
         deadline = call.deadline
         try:
             use(queue, server)
-        except (ConnectionRefusedError, ConnectionResetError) as error:
+        except (ConnectionRefusedError, ConnectionResetError, _NodeDeadError) as error:
             self._forget(server)
             # A take that was not answered has taken nothing.
             takes_again = call.takes and deadline is not None
-            if isinstance(error, ConnectionResetError) and not takes_again:
+            if not takes_again and not _put_nothing(error):
                 raise self._lost(server.address, str(error)) from None
             if deadline is not None and deadline.expired:
                 raise call.late(
@@ -449,15 +502,20 @@ class Lane:
             raise with_whole_timeout(error, call.operation, queue.name, deadline) from None
         return ""
 
-    def _connected(self, call: _Call) -> _Server:
+    def _connected(self, call: _Call, why: str) -> _Server:
+        """Find the actor; `why` says what became of its former server, if this call used one."""
         try:
             address = self._find(call.deadline)
+        except PeerLostError as error:
+            if why:
+                error.args = (f"{error}: {why}",)
+            raise
         except TimeoutError as error:
             if call.deadline is None:
                 raise
             raise call.late(call.deadline, str(error)) from None
         try:
-            server = _Server(address)
+            server = _Server(address, self._is_dead)
         except TransportError as error:
             text = f"{call}: no encrypted connection to {address}: {error}"
             raise TransportError(text) from None

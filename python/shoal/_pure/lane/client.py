@@ -1,9 +1,10 @@
 """`LaneClient`: the connections of this process to one server, and its requests."""
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -218,8 +219,12 @@ class Requests:
 
     Args:
         place: The server. It is not connected to before the first request.
+
+    Attributes:
+        connecting: Number of threads that try to connect.
     """
 
+    connecting: int
     _idle: list[Connection]
 
     def __init__(self, place: Place) -> None:
@@ -377,7 +382,8 @@ class Requests:
         began = time.monotonic()
         try:
             patience.check()
-            return connection.reopen(patience.shorter(_RECONNECT_S))
+            with self._attempt():
+                return connection.reopen(patience.shorter(_RECONNECT_S))
         except UnreachableError as error:
             waited = time.monotonic() - began
             text = f"the connection was cut, and not made again within {waited:.1f} s: {error}"
@@ -411,13 +417,25 @@ class Requests:
                 return connection
             connection.wire.close()
         try:
-            return Connection(self._place, patience.shorter(_RECONNECT_S))
+            with self._attempt():
+                return Connection(self._place, patience.shorter(_RECONNECT_S))
         except UnreachableError as error:
             waited = time.monotonic() - began
             text = f"{self._place} could not be reached within {waited:.1f} s: {error}"
             raise ConnectionRefusedError(text) from None
         except HandshakeError as error:
             raise ConnectionRefusedError(f"{self._place}: {error}") from None
+
+    @contextlib.contextmanager
+    def _attempt(self) -> Iterator[None]:
+        """Count a thread that tries to connect."""
+        with self._lock:
+            self.connecting += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.connecting -= 1
 
     def keep_idle(self, connection: Connection) -> None:
         """Keep a connection for later."""
@@ -437,6 +455,7 @@ class Requests:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._idle = []
+        self.connecting = 0
         self._holder = os.urandom(16)
         self._leases = 0
 
@@ -455,6 +474,11 @@ class LaneClient:
         self = object.__new__(cls)
         self._requests = Requests(place)
         return self
+
+    @property
+    def is_connecting(self) -> bool:
+        """Whether a call tries to connect to the server, at first or after a cut."""
+        return self._requests.connecting > 0
 
     def renew(self, numbers: Sequence[int]) -> None:
         """Keep leases for longer, by the numbers of their messages."""

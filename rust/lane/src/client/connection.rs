@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
@@ -298,12 +299,30 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
     io::Error::new(ErrorKind::InvalidData, error)
 }
 
+/// A thread that tries to connect, which is counted for as long as this lives.
+#[derive(Debug)]
+struct Attempt<'a>(&'a AtomicUsize);
+
+impl<'a> Attempt<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Tries to connect until the server welcomes the stream.
 fn until_welcomed(
     client: &Client,
     hello: Hello,
     patience: &mut Patience<'_>,
 ) -> Result<Welcomed, NoConnection> {
+    let _attempt = Attempt::new(&client.connecting);
     let mut refused = None;
     loop {
         let why = match welcomed(client, hello, patience) {

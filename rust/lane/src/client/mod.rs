@@ -14,7 +14,7 @@ mod takes;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
@@ -117,6 +117,8 @@ pub struct Client {
     limits: Limits,
     tls: Option<Tls>,
     pool: Pool,
+    /// Number of threads that try to connect.
+    connecting: AtomicUsize,
     /// A random number, by which the server knows its leases.
     holder: OnceLock<u128>,
     /// Number of leases that it has had.
@@ -132,6 +134,7 @@ impl Client {
             limits,
             tls,
             pool: Pool::default(),
+            connecting: AtomicUsize::new(0),
             holder: OnceLock::new(),
             leases: AtomicU64::new(0),
         }
@@ -145,6 +148,11 @@ impl Client {
     /// Number of idle connections.
     pub fn idle_connections(&self) -> usize {
         self.pool.len()
+    }
+
+    /// Whether a call tries to connect to the server, at first or after a cut.
+    pub fn is_connecting(&self) -> bool {
+        self.connecting.load(Ordering::Relaxed) > 0
     }
 
     /// Puts a message: see [`Self::put_many`].

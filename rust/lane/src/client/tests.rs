@@ -1,4 +1,4 @@
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 
 use shoal_shm::session::{MemoryPolicy, Session, Settings};
@@ -46,4 +46,21 @@ fn a_child_of_a_fork_closes_the_idle_connections_and_does_not_shut_them_down() {
     put().expect("room");
     assert_eq!(server.usage().streams, 2);
     assert!(of_parent.is_idle());
+}
+
+#[test]
+fn a_client_is_connecting_until_the_server_has_welcomed_it() {
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let address = silent.local_addr().expect("bound");
+    let client = Client::new(address, Key::new([1; 32]), Limits::default(), None);
+    let (target, parcel) = (Target::default(), Parcel::default());
+    assert!(!client.is_connecting());
+    let mut was_connecting = false;
+    let put = client.put(&target, &parcel, Deadline::Never, &mut || {
+        was_connecting = client.is_connecting();
+        false
+    });
+    assert!(matches!(put, Err(failed) if matches!(failed.error, Error::Interrupted)));
+    assert!(was_connecting);
+    assert!(!client.is_connecting());
 }

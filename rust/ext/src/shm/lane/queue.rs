@@ -58,6 +58,12 @@ impl PyLaneClient {
         Ok(Self { client })
     }
 
+    /// Whether a call tries to connect to the server, at first or after a cut.
+    #[getter]
+    fn is_connecting(&self) -> bool {
+        self.client.is_connecting()
+    }
+
     /// Keep leases for longer, by the numbers of their messages.
     fn renew(&self, py: Python<'_>, numbers: Vec<u64>) -> PyResult<()> {
         let renewed =
