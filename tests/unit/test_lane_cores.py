@@ -4,6 +4,8 @@ import contextlib
 import os
 import signal
 import socket
+import threading
+from pathlib import Path
 
 import pytest
 
@@ -284,3 +286,28 @@ def test_strangers_do_not_keep_a_process_of_the_job_out(there, session, server, 
     for stranger in strangers:
         stranger.close()
     until(lambda: server.connections <= 1, DEADLINE_S)
+
+
+def in_use():
+    """Return the number of threads and of descriptors of this process."""
+    return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("there", "here"), [("pure", "pure")], indirect=True)
+def test_ten_thousand_connections_leave_no_thread_and_no_descriptor(there, session, server, far):
+    near = there.ShmQueue(session, Q)
+    far().put("first")
+    assert near.get() == "first"
+    until(lambda: server.connections == 0, DEADLINE_S)
+    before = in_use()
+    for number in range(10_000):
+        if number % 4 < 2:
+            with socket.create_connection(server.address) as stranger:
+                stranger.send(b"babble"[: 6 * (number % 4)])
+        else:
+            far().put(number)
+            assert near.get() == number
+    until(lambda: server.connections == 0, DEADLINE_S)
+    until(lambda: in_use() == before, DEADLINE_S)

@@ -39,7 +39,7 @@ fn put(client: &Client) {
 }
 
 #[test]
-fn a_thousand_connections_leave_no_thread_no_descriptor_and_no_stream() {
+fn ten_thousand_connections_leave_no_thread_no_descriptor_and_no_stream() {
     let folder = tempfile::tempdir().expect("a folder");
     let session = Session::create(&Settings {
         folder: folder.path().to_owned(),
@@ -64,7 +64,7 @@ fn a_thousand_connections_leave_no_thread_no_descriptor_and_no_stream() {
     put(&new());
     eventually("it has ended", || server.usage().connections == 0);
     let before = (count("/proc/self/task"), count("/proc/self/fd"));
-    for number in 0..1000_u32 {
+    for number in 0..10_000_u32 {
         match number % 4 {
             0 => drop(TcpStream::connect(address).expect("it listens")),
             1 => {
@@ -86,5 +86,5 @@ fn a_thousand_connections_leave_no_thread_no_descriptor_and_no_stream() {
     eventually("nothing of the server is left", || {
         (count("/proc/self/task"), count("/proc/self/fd")) == bare
     });
-    assert_eq!(session.stats().expect("sound").messages, 502);
+    assert_eq!(session.stats().expect("sound").messages, 5002);
 }
