@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.alternate import Opener, Timed
 from harness.limits import build, samples
@@ -49,20 +49,42 @@ def by_limit(limit: Limit) -> Opener:
     return open_
 
 
-def by_crew(row: Row, kind: type[Line], roles: Callable[..., list] | None = None) -> Opener:
-    """Let new processes play the row's roles, or other `roles`, on lines of a kind."""
+def by_crew(
+    row: Row,
+    kind: type[Line],
+    roles: Callable[..., list] | None = None,
+    *,
+    own_time: bool = False,
+    **options: Any,
+) -> Opener:
+    """Let new processes play the row's roles, or other `roles`, on lines of a kind.
+
+    Args:
+        row: The row.
+        kind: The kind of the lines.
+        roles: Makes the roles; by default the row does.
+        own_time: Whether the last answer is the processor time of this process, in nanoseconds.
+        options: Arguments of the lines, besides the load.
+    """
 
     def open_(stack: ExitStack) -> Timed:
         if issubclass(kind, Rival) and kind.missing():
             raise UnavailableError(f"{kind.name}: not installed")
-        lines = [kind(row.load) for _ in range(row.lines)]
+        lines = [kind(row.load, **options) for _ in range(row.lines)]
         for line in lines:
             stack.callback(line.close)
         made, both = (roles or row.roles)(*lines), cores()
         on = [set(both) if row.anywhere else {both[n % 2]} for n in range(len(made))]
         crew = Crew(made, on)
         stack.callback(crew.close)
-        return lambda count: _read(row, crew.round(count), count)
+
+        def round_(count: int) -> Measured:
+            start = time.process_time_ns()
+            answers = crew.round(count)
+            own = [time.process_time_ns() - start] if own_time else []
+            return _read(row, answers + own, count)
+
+        return round_
 
     return open_
 
