@@ -1,0 +1,389 @@
+"""The layout of a version: which bytes of a state go where in its file, and back to tensors.
+
+A file has a header, blocks of data, and a description, in this order. A block holds one tensor or
+array, or several that share memory; these share it where they are read, too. Data is copied once,
+from where it is to the file; only the description, and small values of other types, are pickled.
+"""
+
+import ctypes
+import math
+import pickle
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shoal import pickling
+from shoal.errors import DependencyError, ShoalValueError, WeightsCorruptError
+from shoal.shm.shared_files.mapping import copy_into
+from shoal.transport.torch.accelerator import stage_to_pinned_cpu
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Leaf", "StateLayout", "Value", "read", "view"]
+
+_MAGIC = b"SHOALW\x00\x01"
+_HEADER = struct.Struct("<8sQQ")
+_ALIGNMENT = 64
+
+_VALUE_BYTES = 2**20
+"""Maximum number of bytes of a value that is neither a tensor nor an array."""
+
+_SPARSE = 4
+"""Tensors that share memory are one block if it has at most this many times their bytes."""
+
+_PIECE = 64 * 2**20
+"""Number of bytes of a tensor on an accelerator that are staged at once."""
+
+
+class Leaf(NamedTuple):
+    """A tensor or an array of a version.
+
+    Attributes:
+        kind: `torch` or `numpy`.
+        dtype: The name of torch's dtype, or numpy's description of a dtype.
+        shape: The shape.
+        strides: The strides: in elements for torch, in bytes for numpy.
+        block: The offset in bytes of its block in the file.
+        size: The number of bytes of the block.
+        offset: The offset in bytes of its first element in the block.
+    """
+
+    kind: str
+    dtype: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    block: int
+    size: int
+    offset: int
+
+
+class Value(NamedTuple):
+    """A small value of another type, as a pickle and its buffers."""
+
+    data: bytes
+    buffers: tuple[bytes, ...]
+
+    def load(self) -> Any:
+        """Return a new copy of the value."""
+        return pickling.loads(self.data, [bytearray(buffer) for buffer in self.buffers])
+
+
+Entries = dict[str, Leaf | Value]
+Copy = Callable[[memoryview], None]
+"""Copies data to a part of a file."""
+
+
+class _Source(NamedTuple):
+    """A tensor or array to publish.
+
+    Attributes:
+        name: Its name.
+        kind: As of `Leaf`.
+        value: The tensor or array.
+        dtype: As of `Leaf`.
+        device: The device of its memory.
+        strides: As of `Leaf`.
+        nbytes: The number of bytes of its elements.
+        itemsize: The number of bytes of one.
+        first: The address of its first element.
+        start: The lowest address of its bytes.
+        end: The address after the last of its bytes.
+    """
+
+    name: str
+    kind: str
+    value: Any
+    dtype: Any
+    device: str
+    strides: tuple[int, ...]
+    nbytes: int
+    itemsize: int
+    first: int
+    start: int
+    end: int
+
+    @classmethod
+    def of(cls, name: str, kind: str, value: Any, dtype: Any, device: str, first: int) -> "_Source":
+        """Return the source of a tensor or array with data, whose first element is at `first`."""
+        itemsize = value.itemsize
+        strides = value.stride() if kind == "torch" else value.strides
+        scale = itemsize if kind == "torch" else 1
+        reaches = [s * scale * (n - 1) for s, n in zip(strides, value.shape, strict=True)]
+        nbytes = math.prod(value.shape) * itemsize
+        start = first + sum(reach for reach in reaches if reach < 0)
+        end = first + sum(reach for reach in reaches if reach > 0) + itemsize
+        if not nbytes:
+            start = end = first = 0
+        return cls(
+            name, kind, value, dtype, device, tuple(strides), nbytes, itemsize, first, start, end
+        )
+
+    @property
+    def span(self) -> int:
+        return self.end - self.start
+
+
+class StateLayout:
+    """Where each part of a state goes in a file.
+
+    Args:
+        state: A dict of names to tensors, arrays, small values, and dicts of such.
+
+    Attributes:
+        buffers: Pairs of an offset in the file and a contiguous buffer to copy there.
+        copies: Triples of an offset, a length and a function that copies other data there: from an
+            accelerator, or from scattered elements.
+        nbytes: The size of the file in bytes.
+
+    Raises:
+        ShoalValueError: The state cannot be published; the text names the part.
+    """
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        entries: dict[str, Leaf | Value | None] = {}
+        self._sources: list[_Source] = []  # kept, because `buffers` only point to their memory
+        for name, value in _flattened(state):
+            if name in entries:
+                raise ShoalValueError(f"publish: two parts of the state have the name {name!r}")
+            source = _source(name, value)
+            # None holds the place, so that the entries have the order of the state.
+            entries[name] = _value(name, value) if source is None else None
+            if source is not None:
+                self._sources.append(source)
+        self.buffers: list[tuple[int, Any]] = []
+        self.copies: list[tuple[int, int, Copy]] = []
+        self._end = _aligned(_HEADER.size)
+        for group in _groups(self._sources):
+            self._add(group, entries)
+        description = pickle.dumps(
+            {name: (type(entry).__name__, tuple(entry or ())) for name, entry in entries.items()},
+            protocol=5,
+        )
+        header = _HEADER.pack(_MAGIC, self._end, len(description))
+        self.buffers += [(self._end, description), (0, header)]
+        self.nbytes = self._end + len(description)
+
+    def _add(self, group: list[_Source], entries: dict[str, Leaf | Value | None]) -> None:
+        """Give sources that share memory a block, or one that does not."""
+        block, start = self._end, min(source.start for source in group)
+        size = max(source.end for source in group) - start
+        only = group[0]
+        if len(group) == 1 and only.span > only.nbytes:
+            size = only.nbytes
+            entries[only.name] = _scattered(only, block)
+            self.copies.append((block, size, partial(_gather, only)))
+        else:
+            for source in group:
+                entries[source.name] = Leaf(
+                    source.kind,
+                    source.dtype,
+                    tuple(source.value.shape),
+                    source.strides,
+                    block,
+                    size,
+                    source.first - start,
+                )
+            if size and only.device == "cpu":
+                self.buffers.append((block, (ctypes.c_ubyte * size).from_address(start)))
+            elif size:
+                self.copies.append((block, size, partial(_stage, only.value, start)))
+        self._end = _aligned(block + size)
+
+
+def read(memory: memoryview) -> Entries:
+    """Return what a version's file holds, by name, in the order of its state.
+
+    Raises:
+        WeightsCorruptError: The file is not one of a version.
+    """
+    header = bytes(memory[: _HEADER.size])
+    magic, start, length = _HEADER.unpack(header.ljust(_HEADER.size))
+    if magic != _MAGIC or start + length > len(memory):
+        raise WeightsCorruptError(f"the header of a version is {header!r}")
+    kinds = {"Leaf": Leaf, "Value": Value}
+    try:
+        found = pickle.loads(memory[start : start + length])
+        return {name: kinds[kind](*fields) for name, (kind, fields) in found.items()}
+    except Exception as error:
+        raise WeightsCorruptError(f"the description of a version is damaged: {error}") from error
+
+
+def view(leaf: Leaf, name: str, memory: memoryview, storages: dict[int, Any]) -> Any:
+    """Return a tensor or an array on the memory of a version's file.
+
+    Args:
+        leaf: What to return.
+        name: Its name, for errors.
+        memory: The file.
+        storages: The storages that earlier calls made, by the offset of the block.
+
+    Raises:
+        DependencyError: Its package is not installed.
+    """
+    if leaf.kind == "numpy":
+        return _numpy_view(leaf, memory)
+    try:
+        return _torch_view(leaf, memory, storages)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise DependencyError(
+            f"{name!r} was published as a tensor of torch, which is not installed here; run: pip "
+            "install torch"
+        ) from None
+
+
+def _torch_view(leaf: Leaf, memory: memoryview, storages: dict[int, Any]) -> "torch.Tensor":
+    import torch
+
+    dtype = getattr(torch, leaf.dtype)
+    if not leaf.size:
+        return torch.empty(leaf.shape, dtype=dtype)
+    storage = storages.get(leaf.block)
+    if storage is None:
+        block = torch.frombuffer(memory, dtype=torch.uint8, count=leaf.size, offset=leaf.block)
+        storage = storages.setdefault(leaf.block, block.untyped_storage())
+    tensor = torch.empty(0, dtype=dtype)
+    return tensor.set_(storage, leaf.offset // tensor.element_size(), leaf.shape, leaf.strides)
+
+
+def _numpy_view(leaf: Leaf, memory: memoryview) -> Any:
+    dtype = np.lib.format.descr_to_dtype(leaf.dtype)
+    if not leaf.size:
+        values = np.empty(leaf.shape, dtype)
+    else:
+        block = memory[leaf.block : leaf.block + leaf.size]
+        values = np.ndarray(leaf.shape, dtype, block, leaf.offset, leaf.strides)
+    values.flags.writeable = False
+    return values
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGNMENT) * _ALIGNMENT
+
+
+def _flattened(state: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the parts of nested dicts, with their names joined by dots."""
+    if not isinstance(state, Mapping):
+        raise ShoalValueError(
+            f"publish: a state of type {type(state).__name__}: expected a dict of names to tensors, "
+            "arrays and small values, such as module.state_dict()"
+        )
+    for name, value in state.items():
+        if not isinstance(name, str) or not name:
+            where = f"the part {prefix[:-1]!r}" if prefix else "the state"
+            raise ShoalValueError(f"publish: {where} has the name {name!r}: expected a text")
+        if isinstance(value, Mapping):
+            yield from _flattened(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _value(name: str, value: Any) -> Value:
+    data, buffers = pickling.dumps(value)
+    size = len(data) + sum(buffer.nbytes for buffer in buffers)
+    if size > _VALUE_BYTES:
+        raise ShoalValueError(
+            f"publish: {name!r} of type {type(value).__name__} has {size:,} bytes as a pickle: "
+            f"expected at most {_VALUE_BYTES:,}; give tensors and arrays names of their own"
+        )
+    return Value(data, tuple(map(bytes, buffers)))
+
+
+def _source(name: str, value: Any) -> _Source | None:
+    """Return a tensor or an array as a source; None for another value."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        _check_tensor(name, value)
+        tensor = value.detach()
+        if tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.resolve_conj().resolve_neg()
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return _Source.of(name, "torch", tensor, dtype, str(tensor.device), tensor.data_ptr())
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        values = value.view(np.ndarray)
+        first = values.__array_interface__["data"][0]
+        description = np.lib.format.dtype_to_descr(values.dtype)
+        return _Source.of(name, "numpy", values, description, "cpu", first)
+    return None
+
+
+def _check_tensor(name: str, tensor: "torch.Tensor") -> None:
+    import torch
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    is_wrapper: bool = is_traceable_wrapper_subclass(tensor)
+    if is_wrapper:
+        kind = type(tensor).__name__
+    elif tensor.is_quantized:
+        kind = "quantized tensor"
+    elif tensor.layout != torch.strided:
+        kind = f"tensor of layout {tensor.layout}"
+    elif tensor.device.type == "meta":
+        kind = "tensor without data, on the device meta"
+    else:
+        return
+    raise ShoalValueError(f"publish: {name!r} is a {kind}: expected a plain tensor with data")
+
+
+def _groups(sources: list[_Source]) -> Iterator[list[_Source]]:
+    """Yield the sources that share memory together, and each other one alone."""
+    found: list[_Source] = []
+    end = 0
+    for source in sorted(sources, key=lambda source: (source.device, source.start)):
+        if found and source.device == found[0].device and source.start < end:
+            found.append(source)
+            end = max(end, source.end)
+            continue
+        yield from _together(found)
+        found, end = [source], source.end
+    yield from _together(found)
+
+
+def _together(group: list[_Source]) -> Iterator[list[_Source]]:
+    if len(group) < 2:  # noqa: PLR2004  (there is nothing to share memory with)
+        yield from filter(None, [group])
+        return
+    start = min(source.start for source in group)
+    span = max(source.end for source in group) - start
+    is_aligned = all((source.first - start) % source.itemsize == 0 for source in group)
+    if is_aligned and span <= _SPARSE * sum(source.nbytes for source in group):
+        yield group
+    else:
+        yield from ([source] for source in group)
+
+
+def _scattered(source: _Source, block: int) -> Leaf:
+    """Return the leaf of a source with gaps between its elements, which has none in the file."""
+    shape = tuple(source.value.shape)
+    unit = 1 if source.kind == "torch" else source.itemsize
+    strides = [unit * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    return Leaf(source.kind, source.dtype, shape, tuple(strides), block, source.nbytes, 0)
+
+
+def _gather(source: _Source, target: memoryview) -> None:
+    """Copy the elements of a source one after the other."""
+    if source.kind == "numpy":
+        np.copyto(np.ndarray(source.value.shape, source.value.dtype, target), source.value)
+        return
+    import torch
+
+    values = torch.frombuffer(target, dtype=torch.uint8).view(source.value.dtype)
+    values.view(source.value.shape).copy_(source.value)
+
+
+def _stage(tensor: "torch.Tensor", start: int, target: memoryview) -> None:
+    """Copy the bytes from an address of an accelerator's memory, through pinned memory."""
+    import torch
+
+    storage = tensor.untyped_storage()
+    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    whole.set_(storage, start - storage.data_ptr(), (len(target),), (1,))
+    for offset in range(0, len(target), _PIECE):
+        piece = stage_to_pinned_cpu(whole[offset : offset + _PIECE])
+        copy_into(target, [(offset, piece.numpy())])

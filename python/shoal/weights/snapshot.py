@@ -1,0 +1,72 @@
+"""`Snapshot`: one version of weights, read in place."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shoal.weights.layout import Leaf, read, view
+from shoal.weights.version import Version
+
+__all__ = ["Snapshot"]
+
+
+class Snapshot(Mapping[str, Any]):
+    """One version of weights, as tensors and arrays on the memory that was published.
+
+    Nothing is copied. The snapshot, and each tensor and array of it, stays valid and unchanged while
+    anything refers to it, whatever is published meanwhile. A reader's write to a tensor stays in its
+    process and costs the pages that it touches; numpy's arrays refuse writes.
+
+    `snapshot[name]` returns a tensor, an array or a small value. The name of a part of a nested dict
+    is its names joined by dots. `snapshot["actor"]` returns a dict of all parts whose names begin
+    with `actor.`, by the rest of the name.
+
+    Attributes:
+        version: The version.
+        nbytes: The size of its file in bytes.
+    """
+
+    def __init__(self, version: Version, memory: memoryview) -> None:
+        self.version = version
+        self.nbytes = len(memory)
+        self._memory = memory
+        self._entries = read(memory)
+        self._views: dict[str, Any] = {}
+        self._storages: dict[int, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        found = self._views.get(name)
+        if found is not None:
+            return found
+        entry = self._entries.get(name)
+        if entry is None:
+            return self._below(name)
+        if isinstance(entry, Leaf):
+            found = view(entry, name, self._memory, self._storages)
+            return self._views.setdefault(name, found)
+        return entry.load()
+
+    def _below(self, name: str) -> dict[str, Any]:
+        prefix = f"{name}."
+        found = {
+            other[len(prefix) :]: self[other] for other in self._entries if other.startswith(prefix)
+        }
+        if not found:
+            raise KeyError(name)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other  # the values of tensors cannot be compared as those of a dict are
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"Snapshot(version={self.version}, {len(self)} names, {self.nbytes:,} bytes)"
