@@ -25,6 +25,7 @@ from shoal.errors import (
 )
 from shoal.weights import Version
 from shoal.weights.control import publisher_lock
+from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
 from support.processes import DEADLINE_S, in_a_child, until
 
@@ -41,10 +42,11 @@ class Shared:
         self.store = Store(str(folder), "the weights 'policy'")
 
     def publish(self, state, version=None, timeout=DEADLINE_S):
-        return self.store.publish(state, version, Deadline(timeout))
+        return self.store.publish(StateLayout(state), version, Deadline(timeout))
 
     def latest(self, newer_than=None, timeout=DEADLINE_S):
-        return self.store.latest(newer_than, Deadline(timeout))
+        least = 1 if newer_than is None else newer_than.packed() + 1
+        return self.store.latest(least, f"a version after {newer_than}", Deadline(timeout))
 
     @property
     def versions(self):
@@ -247,10 +249,12 @@ def test_a_forked_child_reads_and_publishes(weights):
 
 
 def test_latest_waits_for_a_version_that_is_new_enough(weights):
-    with pytest.raises(ShoalTimeoutError, match=r"no version of .* within 0 s: none was published"):
+    with pytest.raises(ShoalTimeoutError, match=r"did not come within 0 s: none was published"):
         weights.latest(timeout=0)
     first = weights.publish({"a": 1})
-    text = r"no version after 1\.1 of the weights 'policy' within 0 s: the newest is 1\.1"
+    text = (
+        r"a version after 1\.1 of the weights 'policy' did not come within 0 s: the newest is 1\.1"
+    )
     with pytest.raises(ShoalTimeoutError, match=text):
         weights.latest(first, timeout=0)
     found = []
@@ -310,7 +314,7 @@ import sys
 from shoal.deadline import Deadline
 from shoal.weights.store import Store
 store = Store(sys.argv[1], "the weights")
-snapshot = store.latest(None, Deadline(60))
+snapshot = store.latest(1, "a version", Deadline(60))
 print("holds", snapshot.version, flush=True)
 sys.stdin.readline()
 """
@@ -398,9 +402,11 @@ def test_a_publisher_that_died_while_it_copied_leaves_nothing(weights):
 import os, signal, sys, torch
 from shoal.deadline import Deadline
 from shoal.shm.shared_files import pool
+from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
 pool.copy_into = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-Store(sys.argv[1], "the weights").publish({"a": torch.ones(2**20)}, None, Deadline(60))
+layout = StateLayout({"a": torch.ones(2**20)})
+Store(sys.argv[1], "the weights").publish(layout, None, Deadline(60))
 """
     died = subprocess.run(
         [sys.executable, "-c", program, str(weights.folder)], check=False, timeout=60

@@ -13,6 +13,7 @@ import pytest
 
 from shoal.deadline import Deadline
 from shoal.weights import Version
+from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
 from support.processes import DEADLINE_S, until
 
@@ -57,9 +58,9 @@ def dies(*arguments, **options):
 
 setattr(holder, name, dies)
 if role == "publish":
-    found.publish(state, None, Deadline(60))
+    found.publish(layout.StateLayout(state), None, Deadline(60))
 else:
-    found.latest(None, Deadline(60))["fill"].sum()
+    found.latest(1, 'a version', Deadline(60))["fill"].sum()
 print("lived")
 """
 
@@ -86,14 +87,14 @@ def run(folder, role, step, number=9):
 
 def read(folder):
     """Read the newest version; it must be whole. Returns its number."""
-    snapshot = Store(str(folder), "the weights").latest(None, Deadline(DEADLINE_S))
+    snapshot = Store(str(folder), "the weights").latest(1, "a version", Deadline(DEADLINE_S))
     assert (snapshot["fill"] == float(snapshot["number"])).all()
     return snapshot["number"]
 
 
 def publish(store, number):
     state = {"fill": np.full((300_000,), float(number)), "number": number}
-    return store.publish(state, None, Deadline(DEADLINE_S))
+    return store.publish(StateLayout(state), None, Deadline(DEADLINE_S))
 
 
 def are_clean(folder, keep=2):
@@ -116,7 +117,7 @@ def test_a_publisher_that_is_killed_leaves_a_whole_version(folder, step):
     publish(store, 1)
     publish(store, 2)
     # With a retired version, so that there is something to retire and to remove.
-    held = store.latest(None, Deadline(0))
+    held = store.latest(1, "a version", Deadline(0))
     publish(store, 3)
     publish(store, 4)
     assert held["number"] == 2
@@ -145,6 +146,7 @@ WORKER = """
 import itertools, sys
 import numpy as np
 from shoal.deadline import Deadline
+from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
 folder, role = sys.argv[1:]
 store = Store(folder, "the weights")
@@ -154,9 +156,10 @@ for number in itertools.count(1):
     if role == "publish":
         size = 300_000 if number % 3 else 1_000
         state = {"fill": np.full((size,), float(number)), "number": number}
-        print(*store.publish(state, None, Deadline(60)), flush=True)
+        print(*store.publish(StateLayout(state), None, Deadline(60)), flush=True)
         continue
-    snapshot = store.latest(last if number % 2 else None, Deadline(60))
+    least = last.packed() + 1 if last and number % 2 else 1
+    snapshot = store.latest(least, "a version", Deadline(60))
     assert last is None or snapshot.version >= last, (snapshot.version, last)
     last = snapshot.version
     for _ in range(2):
@@ -199,7 +202,7 @@ def test_publishers_and_readers_that_are_killed_at_random_tear_no_version(folder
     assert len(every) == len(set(every)), "a version was published twice"
     assert all(versions == sorted(versions) for versions in noted)
     store = Store(str(folder), "the weights")
-    newest = store.latest(None, Deadline(0))
+    newest = store.latest(1, "a version", Deadline(0))
     assert newest.version >= max(every)
     assert (newest["fill"] == float(newest["number"])).all()
     del newest

@@ -24,7 +24,7 @@ from shoal.transport.torch.accelerator import stage_to_pinned_cpu
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Leaf", "StateLayout", "Value", "read", "view"]
+__all__ = ["Leaf", "StateLayout", "Value", "flattened", "read", "view"]
 
 _MAGIC = b"SHOALW\x00\x01"
 _HEADER = struct.Struct("<8sQQ")
@@ -127,12 +127,18 @@ class _Source(NamedTuple):
     def span(self) -> int:
         return self.end - self.start
 
+    def leaf(self, block: int, size: int, offset: int) -> Leaf:
+        """Return the leaf of a block in which the elements lie as in the source."""
+        shape = tuple(self.value.shape)
+        return Leaf(self.kind, self.dtype, shape, self.strides, block, size, offset)
+
 
 class StateLayout:
     """Where each part of a state goes in a file.
 
     Args:
         state: A dict of names to tensors, arrays, small values, and dicts of such.
+        dtype: A dtype of torch to which floating-point tensors are cast on the way; None for none.
 
     Attributes:
         buffers: Pairs of an offset in the file and a contiguous buffer to copy there.
@@ -144,10 +150,11 @@ class StateLayout:
         ShoalValueError: The state cannot be published; the text names the part.
     """
 
-    def __init__(self, state: Mapping[str, Any]) -> None:
+    def __init__(self, state: Mapping[str, Any], dtype: "torch.dtype | None" = None) -> None:
+        self._dtype = dtype
         entries: dict[str, Leaf | Value | None] = {}
         self._sources: list[_Source] = []  # kept, because `buffers` only point to their memory
-        for name, value in _flattened(state):
+        for name, value in flattened(state, "publish"):
             if name in entries:
                 raise ShoalValueError(f"publish: two parts of the state have the name {name!r}")
             source = _source(name, value)
@@ -173,26 +180,50 @@ class StateLayout:
         block, start = self._end, min(source.start for source in group)
         size = max(source.end for source in group) - start
         only = group[0]
+        dtype = self._cast_of(group)
         if len(group) == 1 and only.span > only.nbytes:
-            size = only.nbytes
-            entries[only.name] = _scattered(only, block)
-            self.copies.append((block, size, partial(_gather, only)))
+            leaf = _scattered(only, block, dtype)
+            entries[only.name], size = leaf, leaf.size
+            self.copies.append((block, size, partial(_gather, only, dtype)))
+        elif dtype is not None:
+            count, unit = size // only.itemsize, dtype.itemsize
+            size = count * unit
+            for source in group:
+                at = (source.first - start) // source.itemsize * unit
+                entries[source.name] = source.leaf(block, size, at)._replace(dtype=_name_of(dtype))
+            self.copies.append((block, size, partial(_cast, only.value, start, count, dtype)))
         else:
             for source in group:
-                entries[source.name] = Leaf(
-                    source.kind,
-                    source.dtype,
-                    tuple(source.value.shape),
-                    source.strides,
-                    block,
-                    size,
-                    source.first - start,
-                )
+                entries[source.name] = source.leaf(block, size, source.first - start)
             if size and only.device == "cpu":
                 self.buffers.append((block, (ctypes.c_ubyte * size).from_address(start)))
             elif size:
                 self.copies.append((block, size, partial(_stage, only.value, start)))
         self._end = _aligned(block + size)
+
+    def _cast_of(self, group: list[_Source]) -> "torch.dtype | None":
+        """Return the dtype to cast a group to; None if it keeps its own.
+
+        Raises:
+            ShoalValueError: Its tensors are not all of one dtype.
+        """
+        wanted = self._dtype
+        if wanted is None or not any(
+            source.kind == "torch"
+            and source.value.is_floating_point()
+            and source.value.dtype != wanted
+            and source.nbytes
+            for source in group
+        ):
+            return None
+        others = [source for source in group if source.dtype != group[0].dtype]
+        if others:
+            raise ShoalValueError(
+                f"publish: dtype={_name_of(wanted)}: {group[0].name!r} and {others[0].name!r} share memory "
+                f"and have the dtypes {group[0].dtype} and {others[0].dtype}, so it "
+                "cannot be cast; publish them without dtype="
+            )
+        return wanted
 
 
 def read(memory: memoryview) -> Entries:
@@ -267,19 +298,28 @@ def _aligned(offset: int) -> int:
     return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
 
-def _flattened(state: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the parts of nested dicts, with their names joined by dots."""
+def flattened(state: Any, operation: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the parts of nested dicts, with their names joined by dots.
+
+    Args:
+        state: The dict.
+        operation: What is done with it, for errors.
+        prefix: What the names begin with.
+
+    Raises:
+        ShoalValueError: It is not a dict, or a name is not a text.
+    """
     if not isinstance(state, Mapping):
         raise ShoalValueError(
-            f"publish: a state of type {type(state).__name__}: expected a dict of names to tensors, "
-            "arrays and small values, such as module.state_dict()"
+            f"{operation}: a state of type {type(state).__name__}: expected a dict of names to "
+            "tensors, arrays and small values, such as module.state_dict()"
         )
     for name, value in state.items():
         if not isinstance(name, str) or not name:
             where = f"the part {prefix[:-1]!r}" if prefix else "the state"
-            raise ShoalValueError(f"publish: {where} has the name {name!r}: expected a text")
+            raise ShoalValueError(f"{operation}: {where} has the name {name!r}: expected a text")
         if isinstance(value, Mapping):
-            yield from _flattened(value, f"{prefix}{name}.")
+            yield from flattened(value, operation, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 
@@ -358,32 +398,64 @@ def _together(group: list[_Source]) -> Iterator[list[_Source]]:
         yield from ([source] for source in group)
 
 
-def _scattered(source: _Source, block: int) -> Leaf:
+def _scattered(source: _Source, block: int, dtype: "torch.dtype | None") -> Leaf:
     """Return the leaf of a source with gaps between its elements, which has none in the file."""
     shape = tuple(source.value.shape)
     unit = 1 if source.kind == "torch" else source.itemsize
     strides = [unit * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    return Leaf(source.kind, source.dtype, shape, tuple(strides), block, source.nbytes, 0)
+    itemsize = source.itemsize if dtype is None else dtype.itemsize
+    name = source.dtype if dtype is None else _name_of(dtype)
+    return Leaf(source.kind, name, shape, tuple(strides), block, math.prod(shape) * itemsize, 0)
 
 
-def _gather(source: _Source, target: memoryview) -> None:
+def _name_of(dtype: "torch.dtype") -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _gather(source: _Source, dtype: "torch.dtype | None", target: memoryview) -> None:
     """Copy the elements of a source one after the other."""
     if source.kind == "numpy":
         np.copyto(np.ndarray(source.value.shape, source.value.dtype, target), source.value)
         return
+    values = _tensor_on(target, dtype or source.value.dtype)
+    values.view(source.value.shape).copy_(source.value)
+
+
+def _tensor_on(target: memoryview, dtype: "torch.dtype") -> "torch.Tensor":
     import torch
 
-    values = torch.frombuffer(target, dtype=torch.uint8).view(source.value.dtype)
-    values.view(source.value.shape).copy_(source.value)
+    return torch.frombuffer(target, dtype=torch.uint8).view(dtype)
+
+
+def _cast(
+    tensor: "torch.Tensor", start: int, count: int, dtype: "torch.dtype", target: memoryview
+) -> None:
+    """Copy elements from an address of the tensor's memory, as another dtype."""
+    whole = _elements(tensor, tensor.dtype, start, count)
+    values = _tensor_on(target, dtype)
+    for offset in range(0, count, _PIECE):
+        piece = whole[offset : offset + _PIECE]
+        if tensor.device.type != "cpu":
+            piece = stage_to_pinned_cpu(piece.to(dtype))
+        values[offset : offset + _PIECE].copy_(piece)
+
+
+def _elements(
+    tensor: "torch.Tensor", dtype: "torch.dtype", start: int, count: int
+) -> "torch.Tensor":
+    """Return the elements from an address of the tensor's memory."""
+    import torch
+
+    storage = tensor.untyped_storage()
+    whole = torch.empty(0, dtype=dtype, device=tensor.device)
+    return whole.set_(storage, (start - storage.data_ptr()) // dtype.itemsize, (count,), (1,))
 
 
 def _stage(tensor: "torch.Tensor", start: int, target: memoryview) -> None:
     """Copy the bytes from an address of an accelerator's memory, through pinned memory."""
     import torch
 
-    storage = tensor.untyped_storage()
-    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    whole.set_(storage, start - storage.data_ptr(), (len(target),), (1,))
+    whole = _elements(tensor, torch.uint8, start, len(target))
     for offset in range(0, len(target), _PIECE):
         piece = stage_to_pinned_cpu(whole[offset : offset + _PIECE])
         copy_into(target, [(offset, piece.numpy())])

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shoal.weights.layout import Leaf, read, view
+from shoal.weights.loading import LoadReport, load
 from shoal.weights.version import Version
 
 __all__ = ["Snapshot"]
@@ -53,6 +54,31 @@ class Snapshot(Mapping[str, Any]):
         if not found:
             raise KeyError(name)
         return found
+
+    def is_tensor(self, name: str) -> bool:
+        """Whether a name is that of a tensor or an array, not of a small value."""
+        return isinstance(self._entries.get(name), Leaf)
+
+    def load_into(self, target: Any, *, strict: bool = True) -> LoadReport:
+        """Copy the tensors and arrays into a module, or into a dict of tensors and arrays.
+
+        Names and shapes are checked before anything is written; values are cast to the dtypes of
+        the target. A module is loaded by its `load_state_dict`, so its hooks run; afterwards its
+        values are compared with the snapshot if it has any. Small values of the snapshot that the
+        target does not have are ignored.
+
+        Args:
+            target: A `torch.nn.Module`, or a dict that may be nested.
+            strict: Whether a name that only one side has, or a hook that changed values, is an
+                error.
+
+        Returns:
+            What became of each name.
+
+        Raises:
+            ShoalValueError: The target does not fit.
+        """
+        return load(self, target, strict=strict)
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries

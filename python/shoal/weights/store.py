@@ -37,7 +37,7 @@ import fcntl
 import os
 import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -188,22 +188,20 @@ class Store:
 
     # Publishing.
 
-    def publish(self, state: Mapping[str, Any], number: int | None, deadline: Deadline) -> Version:
+    def publish(self, layout: StateLayout, number: int | None, deadline: Deadline) -> Version:
         """Publish a state.
 
         Args:
-            state: As for `StateLayout`.
+            layout: The state.
             number: The number of its version; None for the next.
             deadline: When to stop waiting for another publisher.
 
         Raises:
-            ShoalValueError: The state cannot be published, or the number is not greater than the
-                last.
+            ShoalValueError: The number is not greater than the last.
             ShoalTimeoutError: Another process publishes.
             WeightsClosed: The weights were closed.
             WeightsMemoryError: There is no memory for the version.
         """
-        layout = StateLayout(state)
         if not self._origin.is_here:
             self._begin()
         self._check()
@@ -330,37 +328,52 @@ class Store:
 
     # Reading.
 
-    def latest(self, newer_than: Version | None, deadline: Deadline) -> Snapshot:
-        """Return the newest version, once there is one that is newer than another.
+    def latest(
+        self, least: int, wanted: str, deadline: Deadline, check: Callable[[], None] = lambda: None
+    ) -> Snapshot:
+        """Return the newest version, once there is one that is new enough.
 
         Args:
-            newer_than: A version; None for any.
+            least: The least version that is, as `Version.packed` returns it; 1 for any.
+            wanted: What the caller waits for, for messages.
             deadline: When to stop waiting.
+            check: Is called again and again, and ends the wait by raising.
 
         Raises:
             ShoalTimeoutError: There was none in time.
             WeightsClosed: The weights were closed.
         """
-        least = 0 if newer_than is None else Version(*newer_than).packed()
+
+        def both() -> None:
+            self._check_job()
+            check()
+
         control = self.control
         packed = control.packed
-        if packed > least:
+        if packed >= least:
             snapshot = None if self._seen is None else self._seen()
             if snapshot is not None and snapshot.version.packed() == packed:
                 return snapshot
         wait = None
         while True:
             packed = control.packed
-            if packed > least:
+            if packed >= least:
                 snapshot = self._opened(packed)
                 if snapshot is not None:
                     self._seen = weakref.ref(snapshot)
                     return snapshot
                 continue
             self._check()
-            wait = wait or self._long_wait(newer_than, deadline)
-            if not control.wait(packed, wait, self._check_job):
-                raise self._late(newer_than, deadline)
+            wait = wait or LongWait(
+                lambda: f"{describe_self()}: waits for {wanted} of {self.name}", deadline
+            )
+            if not control.wait(packed, wait, both):
+                newest = control.newest
+                there = "none was published" if newest is None else f"the newest is {newest}"
+                raise ShoalTimeoutError(
+                    f"{describe_self()}: {wanted} of {self.name} did not come within "
+                    f"{deadline.timeout:g} s: {there}"
+                )
 
     def _opened(self, packed: int) -> Snapshot | None:
         """Open a version; None if it was retired meanwhile."""
@@ -384,21 +397,6 @@ class Store:
             raise
         record(self.folder, version, memory)
         return Snapshot(version, memory)
-
-    def _long_wait(self, newer_than: Version | None, deadline: Deadline) -> LongWait:
-        what = "a version" if newer_than is None else f"a version after {Version(*newer_than)}"
-        return LongWait(
-            lambda: f"{describe_self()}: latest waits for {what} of {self.name}", deadline
-        )
-
-    def _late(self, newer_than: Version | None, deadline: Deadline) -> ShoalTimeoutError:
-        newest = self.control.newest
-        there = "none was published" if newest is None else f"the newest is {newest}"
-        after = "" if newer_than is None else f" after {Version(*newer_than)}"
-        return ShoalTimeoutError(
-            f"{describe_self()}: latest: no version{after} of {self.name} within "
-            f"{deadline.timeout:g} s: {there}"
-        )
 
     # Both.
 

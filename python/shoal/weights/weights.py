@@ -1,7 +1,9 @@
 """`Weights`: the public class of weights that a job publishes and reads by their name."""
 
+import concurrent.futures
 import contextlib
-from collections.abc import Mapping
+import sys
+import threading
 from typing import Any, Self
 
 from shoal._ray import in_process
@@ -19,14 +21,20 @@ from shoal.errors import (
     WeightsExistsError,
     WeightsNotFoundError,
 )
+from shoal.futures import fail, fulfil
 from shoal.job_end import tie_to_job
 from shoal.queues.wait import JOB_HAS_ENDED
+from shoal.reused_threads import run_in_thread
 from shoal.weights.actor import WeightsSettings, WeightsWorker
+from shoal.weights.layout import StateLayout
 from shoal.weights.snapshot import Snapshot
 from shoal.weights.store import Store, WeightsStats
 from shoal.weights.version import Version
+from shoal.work import AsyncChannelWork, AsyncWork
 
-__all__ = ["Weights"]
+__all__ = ["Subscription", "Weights"]
+
+Future = concurrent.futures.Future[Any]
 
 _PREFIX = "weights/"
 """The name of the actor begins with it, so that a channel may have the name of weights."""
@@ -53,6 +61,8 @@ class Weights:
         self._settings = settings
         self._routes = routes
         self._store: Store | None = None
+        self._lock = threading.Lock()
+        self._publishing: Future | None = None  # the last publish of this handle
         self._job_has_ended = False
         tie_to_job(self, Weights._end_with_job)
 
@@ -130,20 +140,31 @@ class Weights:
         return self._opened().control.newest
 
     def publish(
-        self, state: Mapping[str, Any], version: int | None = None, timeout: float | None = None
-    ) -> Version:
+        self,
+        state: Any,
+        version: int | None = None,
+        timeout: float | None = None,
+        *,
+        dtype: Any = None,
+        async_op: bool = False,
+    ) -> Any:
         """Publish a state as the newest version.
 
         Args:
-            state: A dict of names to tensors, arrays, small values, and dicts of such: for example
-                `module.state_dict()`. It may change when this call has returned. Tensors that share
-                memory share it in the snapshots, too; gradients are not part of a version.
+            state: A `torch.nn.Module`, whose `state_dict` is taken, or a dict of names to tensors,
+                arrays, small values, and dicts of such. It may change once this call, or the work
+                that it returns, has ended. Tensors that share memory share it in the snapshots,
+                too; gradients are not part of a version.
             version: The number of the version, greater than the last one of this publisher; None for
                 the next number.
             timeout: Maximum seconds to wait while another process publishes; None for the default.
+            dtype: A dtype of torch to which floating-point tensors are cast on the way.
+            async_op: Return a work at once, and publish in another thread, in the order of the
+                calls.
 
         Returns:
-            The version. Its epoch is greater than that of any version of another publisher.
+            The version, or a work of it. Its epoch is greater than that of any version of another
+            publisher.
 
         Raises:
             ShoalValueError: A part of the state cannot be published, or the number is too small.
@@ -151,23 +172,119 @@ class Weights:
             WeightsMemoryError: There is no room for the version; nothing was written.
             ShoalTimeoutError: Another process published until the deadline.
         """
-        return self._opened().publish(state, version, Deadline(timeout))
+        store, deadline = self._opened(), Deadline(timeout)
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(state, torch.nn.Module):
+            state = state.state_dict()
+        layout = StateLayout(state, _checked_dtype(dtype))
+        future: Future = concurrent.futures.Future()
+        with self._lock:
+            earlier, self._publishing = self._publishing, future
+
+        def publish() -> Version:
+            if earlier is not None:
+                concurrent.futures.wait([earlier])
+            return store.publish(layout, version, deadline)
+
+        def work() -> None:
+            fulfil(future, publish)
+
+        if not async_op:
+            work()
+            return future.result()
+        run_in_thread(work)
+        return AsyncWork(future, f"publish of {store.name}")
 
     def latest(
-        self, newer_than: "Version | tuple[int, int] | None" = None, timeout: float | None = None
-    ) -> Snapshot:
+        self,
+        newer_than: "Version | tuple[int, int] | None" = None,
+        timeout: float | None = None,
+        *,
+        async_op: bool = False,
+    ) -> Any:
         """Return the newest version; wait for one if there is none, or none that is new enough.
 
         Args:
             newer_than: Wait for a version after this one; None for any.
             timeout: Maximum seconds to wait; None for the default, 0 not to wait.
+            async_op: Return a work at once; it can be waited for, awaited and cancelled.
+
+        Returns:
+            A `Snapshot`, or a work of it.
 
         Raises:
             ShoalTimeoutError: There was no such version in time.
             WeightsClosed: The weights were closed, or their job has ended.
         """
-        after = None if newer_than is None else _version(newer_than)
-        return self._opened().latest(after, Deadline(timeout))
+        if newer_than is None:
+            return self._newest(1, "a version", timeout, async_op=async_op)
+        after = _version(newer_than, "newer_than")
+        wanted = f"a version after {after}"
+        return self._newest(after.packed() + 1, wanted, timeout, async_op=async_op)
+
+    def wait_for(
+        self,
+        version: "Version | tuple[int, int]",
+        timeout: float | None = None,
+        *,
+        async_op: bool = False,
+    ) -> Any:
+        """Wait until a version or a later one is there, and return the newest.
+
+        A worker that was started in place of another calls this before it serves, for example.
+
+        Args:
+            version: The version.
+            timeout: As of `latest`.
+            async_op: As of `latest`.
+
+        Returns:
+            A `Snapshot`, or a work of it.
+
+        Raises:
+            ShoalTimeoutError: There was no such version in time.
+            WeightsClosed: The weights were closed, or their job has ended.
+        """
+        least = _version(version, "version")
+        wanted = f"version {least} or a later one"
+        return self._newest(least.packed(), wanted, timeout, async_op=async_op)
+
+    def subscribe(
+        self,
+        newer_than: "Version | tuple[int, int] | None" = None,
+        timeout: float | None = None,
+    ) -> "Subscription":
+        """Return an iterator over the newest versions, for `for` and `async for`.
+
+        Each step waits for a version after the one before; versions that are over by then are
+        skipped. It ends when the weights are closed.
+
+        Args:
+            newer_than: Begin with a version after this one; None for any.
+            timeout: Maximum seconds of each step, as of `latest`.
+        """
+        return Subscription(self, newer_than, timeout)
+
+    def _newest(self, least: int, wanted: str, timeout: float | None, *, async_op: bool) -> Any:
+        store, deadline = self._opened(), Deadline(timeout)
+        if not async_op:
+            return store.latest(least, wanted, deadline)
+        future: Future = concurrent.futures.Future()
+
+        def check() -> None:
+            if future.cancelled():
+                raise concurrent.futures.CancelledError
+
+        def work() -> None:
+            try:
+                snapshot = store.latest(least, wanted, deadline, check)
+            except BaseException as error:  # noqa: BLE001  (it is the result of the work)
+                fail(future, error)
+            else:
+                fulfil(future, lambda: snapshot)
+
+        run_in_thread(work)
+        return AsyncChannelWork(future, f"{wanted} of {store.name}", takes=True)
 
     def stats(self) -> WeightsStats:
         """Return which versions are in memory, and which process holds which since when."""
@@ -236,6 +353,44 @@ class Weights:
         return f"{type(self).__name__}({self.name!r})"
 
 
+class Subscription:
+    """An iterator over the newest versions of weights; see `Weights.subscribe`.
+
+    Attributes:
+        version: The version of the last step; the first step begins after it.
+    """
+
+    def __init__(self, weights: Weights, newer_than: Any, timeout: float | None) -> None:
+        self.version: Version | None = None
+        if newer_than is not None:
+            self.version = _version(newer_than, "newer_than")
+        self._weights = weights
+        self._timeout = timeout
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Snapshot:
+        try:
+            snapshot: Snapshot = self._weights.latest(self.version, self._timeout)
+        except WeightsClosed:
+            raise StopIteration from None
+        self.version = snapshot.version
+        return snapshot
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Snapshot:
+        try:
+            work = self._weights.latest(self.version, self._timeout, async_op=True)
+            snapshot: Snapshot = await work
+        except WeightsClosed:
+            raise StopAsyncIteration from None
+        self.version = snapshot.version
+        return snapshot
+
+
 def _restore(cls: type[Weights], settings: WeightsSettings, namespace: str) -> Weights:
     return cls(settings, routes_of(settings, namespace))
 
@@ -247,16 +402,27 @@ def _check_name(name: Any) -> None:
         )
 
 
-def _version(given: Any) -> Version:
+def _version(given: Any, argument: str) -> Version:
     try:
         version = Version(*given)
     except TypeError:
         version = Version(-1, -1)
     if not all(type(part) is int and part >= 0 for part in version):
         raise ShoalValueError(
-            f"newer_than={given!r}: expected a version, such as snapshot.version, or None"
+            f"{argument}={given!r}: expected a version, such as snapshot.version, or None"
         )
     return version
+
+
+def _checked_dtype(dtype: Any) -> Any:
+    torch = sys.modules.get("torch")
+    if dtype is None or (
+        torch is not None and isinstance(dtype, torch.dtype) and dtype.is_floating_point
+    ):
+        return dtype
+    raise ShoalValueError(
+        f"publish: dtype={dtype!r}: expected a floating-point dtype of torch, or None"
+    )
 
 
 def _checked(settings: Any, name: str) -> WeightsSettings:
