@@ -41,8 +41,8 @@ class Shared:
         self.folder = folder
         self.store = Store(str(folder), "the weights 'policy'")
 
-    def publish(self, state, version=None, timeout=DEADLINE_S):
-        return self.store.publish(StateLayout(state), version, Deadline(timeout))
+    def publish(self, state, version=None, timeout=DEADLINE_S, **options):
+        return self.store.publish(StateLayout(state), version, Deadline(timeout), **options)
 
     def latest(self, newer_than=None, timeout=DEADLINE_S):
         least = 1 if newer_than is None else newer_than.packed() + 1
@@ -401,10 +401,10 @@ def test_a_publisher_that_died_while_it_copied_leaves_nothing(weights):
     program = """
 import os, signal, sys, torch
 from shoal.deadline import Deadline
-from shoal.shm.shared_files import pool
+from shoal.weights import store
 from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
-pool.copy_into = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+store.copy_hashed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 layout = StateLayout({"a": torch.ones(2**20)})
 Store(sys.argv[1], "the weights").publish(layout, None, Deadline(60))
 """
@@ -417,6 +417,127 @@ Store(sys.argv[1], "the weights").publish(layout, None, Deadline(60))
     sizes = [entry.stat().st_size for entry in os.scandir(weights.folder)]
     assert sum(sizes) < MIB
     assert weights.publish({"a": 2}) == Version(1, 2)
+
+
+# Deltas and hashes.
+
+
+def test_a_delta_copies_only_what_changed(weights):
+    state = {name: torch.full((MIB,), 1.0) for name in "abc"} | {"n": np.ones(MIB), "step": 1}
+    weights.publish(state)
+    state["b"][5] = 2
+    state["step"] = 2
+    version = weights.publish(state, delta=True)
+    first, second = weights.store.stats().versions
+    assert first.nbytes > 20 * MIB
+    assert 4 * MIB < second.nbytes < 7 * MIB
+    assert first.shared_by == (version,)
+    snapshot = weights.latest()
+    assert (snapshot["b"][5], snapshot["step"], snapshot["a"].sum()) == (2, 2, MIB)
+    assert list(snapshot) == list(state)
+    snapshot.verify()
+    weights.publish(state, delta=True)
+    assert weights.store.stats().versions[-1].nbytes < MIB  # nothing but its description
+
+
+def test_the_files_of_a_delta_stay_as_long_as_it_needs_them(weights):
+    state = {"a": torch.zeros(MIB), "b": torch.zeros(10)}
+    for number in range(6):
+        state["b"][0] = number
+        weights.publish(state, delta=True)
+    assert weights.versions == ["(1.1)", "1.5", "1.6"]
+    held = weights.latest()
+    for _ in range(3):
+        weights.publish({"a": torch.ones(MIB)})
+    assert weights.versions == ["(1.1)", "(1.6)", "1.8", "1.9"]
+    assert (held["a"].sum(), held["b"][0]) == (0, 5)
+    held.verify()
+    kept = held["a"]
+    del held
+    weights.publish({"a": 1})
+    assert weights.versions == ["(1.1)", "1.9", "1.10"]
+    assert kept.sum() == 0
+
+
+def test_deltas_on_files_that_are_mostly_not_used_any_more_become_whole(weights):
+    state = {str(number): torch.zeros(MIB // 4) for number in range(40)}
+    weights.publish(state)
+    for number in range(200):
+        state[str(number % 40)][0] = number
+        weights.publish(state, delta=True)
+        assert weights.store.stats().nbytes < 4 * 40 * MIB
+    weights.latest().verify()
+
+
+def test_a_delta_by_counters_sees_writes_but_not_those_through_data(weights):
+    module = torch.nn.Linear(1000, 1000)
+    weights.publish(module.state_dict())
+    weights.publish(module.state_dict(), delta="counters")
+    assert weights.store.stats().versions[-1].nbytes < MIB
+    with torch.no_grad():
+        module.weight.add_(1)
+    weights.publish(module.state_dict(), delta="counters")
+    assert weights.latest().diff(module) == ()
+    module.weight.data.add_(1)
+    weights.publish(module.state_dict(), delta="counters")
+    assert weights.latest().diff(module) == ("weight",)
+    weights.publish(module.state_dict(), delta=True)
+    assert weights.latest().diff(module) == ()
+    fresh = torch.nn.Linear(1000, 1000)  # other tensors with as many writes
+    weights.publish(fresh.state_dict(), delta="counters")
+    assert weights.latest().diff(fresh) == ()
+    # Another publisher came in between.
+    Shared(weights.folder).publish({"other": 1})
+    weights.publish(fresh.state_dict(), delta="counters")
+    assert weights.latest().diff(fresh) == ()
+
+
+def test_a_delta_on_another_version_than_the_newest_is_refused(weights):
+    first = weights.publish({"a": torch.ones(3)})
+    second = weights.publish({"a": torch.ones(3)})
+    with pytest.raises(ShoalValueError, match=r"delta=1\.1: the newest version .* is 1\.2"):
+        weights.publish({"a": torch.ones(3)}, delta=first)
+    assert weights.publish({"a": torch.ones(3)}, delta=second) == Version(1, 3)
+
+
+def test_a_delta_takes_blocks_of_the_same_layout_only(weights):
+    weights.publish({"a": torch.zeros(6), "b": torch.zeros(6)})
+    state = {"a": torch.zeros(2, 3), "b": torch.zeros(6, dtype=torch.int32), "c": torch.zeros(6)}
+    weights.publish(state, delta=True)
+    snapshot = weights.latest()
+    for name, tensor in state.items():
+        assert snapshot[name].dtype == tensor.dtype
+        assert torch.equal(snapshot[name], tensor)
+
+
+def test_verify_finds_one_flipped_bit_and_names_the_tensor(weights):
+    tied = torch.arange(3 * MIB, dtype=torch.float32)
+    weights.publish({"a": torch.ones(10), "b": tied, "c": tied[5:], "d": torch.ones(10)})
+    snapshot = weights.latest()
+    snapshot.verify()
+    snapshot["a"][0] = 2  # a write of this process counts
+    with pytest.raises(WeightsCorruptError, match=r"version 1\.1: the bytes of 'a' are not those"):
+        snapshot.verify()
+    with (weights.folder / "v1-1").open("r+b") as file:
+        file.seek(9 * MIB)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 4]))
+    with pytest.raises(WeightsCorruptError, match="the bytes of 'b', 'c' are not those that were"):
+        Shared(weights.folder).latest().verify()
+    weights.publish({"a": torch.ones(10)}, checksum=False)
+    with pytest.raises(ShoalValueError, match="was published with checksum=False"):
+        weights.latest().verify()
+
+
+def test_diff_names_what_differs_or_is_on_one_side(weights):
+    module = torch.nn.Linear(2, 2)
+    weights.publish(module.state_dict() | {"extra": torch.ones(1), "step": 1})
+    assert weights.latest().diff(module) == ("extra",)
+    with torch.no_grad():
+        module.bias[0] += 1
+    assert weights.latest().diff(module) == ("bias", "extra")
+    assert weights.latest().diff({"weight": module.weight}) == ("bias", "extra")
 
 
 def test_a_version_whose_publisher_died_before_it_was_noted_is_not_lost(weights):

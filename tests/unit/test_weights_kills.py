@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 from shoal.deadline import Deadline
 from shoal.shm.shared_files import mapping, pool
-from shoal.weights import control, layout, snapshot, store
+from shoal.weights import control, layout, store
 
 folder, role, step, number = sys.argv[1:]
 places = {
@@ -34,7 +34,7 @@ places = {
     "retire": (Path, "rename"),
     "remove": (Path, "unlink"),
     "allocate": (os, "posix_fallocate"),
-    "copy": (pool, "copy_into"),
+    "copy": (store, "copy_hashed"),
     "link": (os, "link"),
     "note": (control.Version, "packed"),
     "ring": (control.ControlPage, "_ring"),
@@ -42,7 +42,7 @@ places = {
     "flock": (fcntl, "flock"),
     "map": (pool, "map_private"),
     "look": (Path, "stat"),
-    "read": (snapshot, "read"),
+    "read": (store, "read"),
 }
 state = {"fill": np.full((300_000,), float(number)), "number": int(number)}
 found = store.Store(folder, "the weights")
@@ -164,6 +164,7 @@ for number in itertools.count(1):
     last = snapshot.version
     for _ in range(2):
         wrong = int((snapshot["fill"] != float(snapshot["number"])).sum())
+        wrong += int((snapshot["same"] != 1).sum())
         if wrong:
             print("torn", last, wrong, flush=True)
             sys.exit(f"version {last} has {wrong} wrong values")

@@ -1,8 +1,9 @@
 """The layout of a version: which bytes of a state go where in its file, and back to tensors.
 
-A file has a header, blocks of data, and a description, in this order. A block holds one tensor or
-array, or several that share memory; these share it where they are read, too. Data is copied once,
-from where it is to the file; only the description, and small values of other types, are pickled.
+A file has a header, blocks of data, a description, and the digests of the blocks, in this order. A
+block holds one tensor or array, or several that share memory; these share it where they are read,
+too. Data is copied once, from where it is to the file; only the description, and small values of
+other types, are pickled. The blocks of a delta that did not change are in files of older versions.
 """
 
 import ctypes
@@ -20,14 +21,28 @@ from shoal import pickling
 from shoal.errors import DependencyError, ShoalValueError, WeightsCorruptError
 from shoal.shm.shared_files.mapping import copy_into
 from shoal.transport.torch.accelerator import stage_to_pinned_cpu
+from shoal.weights.hashing import DIGEST_BYTES
+from shoal.weights.version import Version
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Leaf", "StateLayout", "Value", "flattened", "read", "view"]
+__all__ = [
+    "Description",
+    "Leaf",
+    "Mark",
+    "Placement",
+    "StateLayout",
+    "Value",
+    "flattened",
+    "keys_of",
+    "read",
+    "view",
+]
 
-_MAGIC = b"SHOALW\x00\x01"
+_MAGIC = b"SHOALW\x00\x02"
 _HEADER = struct.Struct("<8sQQ")
+"""The magic bytes, and where the description begins and ends; then the digests follow."""
 _ALIGNMENT = 64
 
 _VALUE_BYTES = 2**20
@@ -48,8 +63,7 @@ class Leaf(NamedTuple):
         dtype: The name of torch's dtype, or numpy's description of a dtype.
         shape: The shape.
         strides: The strides: in elements for torch, in bytes for numpy.
-        block: The offset in bytes of its block in the file.
-        size: The number of bytes of the block.
+        block: The number of its block.
         offset: The offset in bytes of its first element in the block.
     """
 
@@ -58,7 +72,6 @@ class Leaf(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     block: int
-    size: int
     offset: int
 
 
@@ -76,6 +89,59 @@ class Value(NamedTuple):
 Entries = dict[str, Leaf | Value]
 Copy = Callable[[memoryview], None]
 """Copies data to a part of a file."""
+
+
+class Block(NamedTuple):
+    """The bytes of one or several tensors of a version.
+
+    Attributes:
+        file: The number of its file in `Description.files`.
+        start: Its offset in the file in bytes.
+        size: Its number of bytes.
+    """
+
+    file: int
+    start: int
+    size: int
+
+
+class Description(NamedTuple):
+    """What is in a version.
+
+    Attributes:
+        files: The versions in whose files the blocks are; the first is the version itself.
+        blocks: The blocks.
+        entries: The leaves and values by name, in the order of the state.
+        digests: The digest of each block; None for one that has none.
+    """
+
+    files: tuple[Version, ...]
+    blocks: tuple[Block, ...]
+    entries: Entries
+    digests: tuple[bytes | None, ...]
+
+    def names_of(self, block: int) -> list[str]:
+        """Return the names of the tensors and arrays of a block."""
+        return [
+            name
+            for name, entry in self.entries.items()
+            if isinstance(entry, Leaf) and entry.block == block
+        ]
+
+
+class Piece(NamedTuple):
+    """A block of a state that is to be published.
+
+    Attributes:
+        size: Its number of bytes.
+        source: A contiguous buffer with its bytes, or the function that copies them.
+        marks: For each of its tensors of torch what changes when it is written to; None if there is
+            another one.
+    """
+
+    size: int
+    source: Any
+    marks: tuple[Any, ...] | None
 
 
 class _Source(NamedTuple):
@@ -127,24 +193,49 @@ class _Source(NamedTuple):
     def span(self) -> int:
         return self.end - self.start
 
-    def leaf(self, block: int, size: int, offset: int) -> Leaf:
+    def leaf(self, block: int, offset: int) -> Leaf:
         """Return the leaf of a block in which the elements lie as in the source."""
-        shape = tuple(self.value.shape)
-        return Leaf(self.kind, self.dtype, shape, self.strides, block, size, offset)
+        return Leaf(self.kind, self.dtype, tuple(self.value.shape), self.strides, block, offset)
+
+    def mark(self) -> Any:
+        """Return what changes when a tensor of torch is written to, but not through `.data`."""
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        try:
+            written = self.value._version  # noqa: SLF001  (torch has no other name for it)
+        except RuntimeError:  # an inference tensor has no version
+            return None
+        storage = StorageWeakRef(self.value.untyped_storage())  # type: ignore[no-untyped-call]
+        return Mark(storage, written, self.first)
+
+
+class Mark(NamedTuple):
+    """A storage that is not kept alive, the count of writes to it, and an address in it."""
+
+    storage: Any
+    written: int
+    first: int
+
+    def is_same(self, other: "Mark") -> bool:
+        """Whether the tensor has not been written to since it had the other mark."""
+        return (
+            not other.storage.expired()
+            and self.storage.cdata == other.storage.cdata
+            and self[1:] == other[1:]
+        )
 
 
 class StateLayout:
-    """Where each part of a state goes in a file.
+    """The blocks of a state, and which parts of the state they hold.
 
     Args:
         state: A dict of names to tensors, arrays, small values, and dicts of such.
         dtype: A dtype of torch to which floating-point tensors are cast on the way; None for none.
 
     Attributes:
-        buffers: Pairs of an offset in the file and a contiguous buffer to copy there.
-        copies: Triples of an offset, a length and a function that copies other data there: from an
-            accelerator, or from scattered elements.
-        nbytes: The size of the file in bytes.
+        pieces: The blocks.
+        entries: The leaves and values by name, in the order of the state.
+        nbytes: The number of bytes of all blocks.
 
     Raises:
         ShoalValueError: The state cannot be published; the text names the part.
@@ -152,54 +243,51 @@ class StateLayout:
 
     def __init__(self, state: Mapping[str, Any], dtype: "torch.dtype | None" = None) -> None:
         self._dtype = dtype
-        entries: dict[str, Leaf | Value | None] = {}
-        self._sources: list[_Source] = []  # kept, because `buffers` only point to their memory
+        found: dict[str, Leaf | Value | None] = {}
+        self._sources: list[_Source] = []  # kept, because buffers only point to their memory
         for name, value in flattened(state, "publish"):
-            if name in entries:
+            if name in found:
                 raise ShoalValueError(f"publish: two parts of the state have the name {name!r}")
             source = _source(name, value)
             # None holds the place, so that the entries have the order of the state.
-            entries[name] = _value(name, value) if source is None else None
+            found[name] = _value(name, value) if source is None else None
             if source is not None:
                 self._sources.append(source)
-        self.buffers: list[tuple[int, Any]] = []
-        self.copies: list[tuple[int, int, Copy]] = []
-        self._end = _aligned(_HEADER.size)
+        self.pieces: list[Piece] = []
         for group in _groups(self._sources):
-            self._add(group, entries)
-        description = pickle.dumps(
-            {name: (type(entry).__name__, tuple(entry or ())) for name, entry in entries.items()},
-            protocol=5,
-        )
-        header = _HEADER.pack(_MAGIC, self._end, len(description))
-        self.buffers += [(self._end, description), (0, header)]
-        self.nbytes = self._end + len(description)
+            self._add(group, found)
+        self.entries: Entries = {name: entry for name, entry in found.items() if entry is not None}
+        self.nbytes = sum(piece.size for piece in self.pieces)
 
-    def _add(self, group: list[_Source], entries: dict[str, Leaf | Value | None]) -> None:
-        """Give sources that share memory a block, or one that does not."""
-        block, start = self._end, min(source.start for source in group)
+    def _add(self, group: list[_Source], found: dict[str, Leaf | Value | None]) -> None:
+        """Make a block of sources that share memory, or of one that does not."""
+        block, start = len(self.pieces), min(source.start for source in group)
         size = max(source.end for source in group) - start
         only = group[0]
         dtype = self._cast_of(group)
+        copied: Any
         if len(group) == 1 and only.span > only.nbytes:
-            leaf = _scattered(only, block, dtype)
-            entries[only.name], size = leaf, leaf.size
-            self.copies.append((block, size, partial(_gather, only, dtype)))
+            found[only.name] = _scattered(only, block, dtype)
+            size = only.nbytes // only.itemsize * (dtype or only.value.dtype).itemsize
+            copied = partial(_gather, only, dtype)
         elif dtype is not None:
             count, unit = size // only.itemsize, dtype.itemsize
-            size = count * unit
             for source in group:
                 at = (source.first - start) // source.itemsize * unit
-                entries[source.name] = source.leaf(block, size, at)._replace(dtype=_name_of(dtype))
-            self.copies.append((block, size, partial(_cast, only.value, start, count, dtype)))
+                found[source.name] = source.leaf(block, at)._replace(dtype=_name_of(dtype))
+            size, copied = count * unit, partial(_cast, only.value, start, count, dtype)
         else:
             for source in group:
-                entries[source.name] = source.leaf(block, size, source.first - start)
-            if size and only.device == "cpu":
-                self.buffers.append((block, (ctypes.c_ubyte * size).from_address(start)))
-            elif size:
-                self.copies.append((block, size, partial(_stage, only.value, start)))
-        self._end = _aligned(block + size)
+                found[source.name] = source.leaf(block, source.first - start)
+            if only.device == "cpu":
+                copied = (ctypes.c_ubyte * size).from_address(start) if size else b""
+            else:
+                copied = partial(_stage, only.value, start) if size else b""
+        marks = None
+        if all(source.kind == "torch" for source in group):
+            found_marks = tuple(source.mark() for source in group)
+            marks = None if None in found_marks else found_marks
+        self.pieces.append(Piece(size, copied, marks))
 
     def _cast_of(self, group: list[_Source]) -> "torch.dtype | None":
         """Return the dtype to cast a group to; None if it keeps its own.
@@ -219,47 +307,131 @@ class StateLayout:
         others = [source for source in group if source.dtype != group[0].dtype]
         if others:
             raise ShoalValueError(
-                f"publish: dtype={_name_of(wanted)}: {group[0].name!r} and {others[0].name!r} share memory "
-                f"and have the dtypes {group[0].dtype} and {others[0].dtype}, so it "
-                "cannot be cast; publish them without dtype="
+                f"publish: dtype={_name_of(wanted)}: {group[0].name!r} and {others[0].name!r} share "
+                f"memory and have the dtypes {group[0].dtype} and {others[0].dtype}, so it cannot be "
+                "cast; publish them without dtype="
             )
         return wanted
 
+    def keys(self) -> list[tuple[Any, ...]]:
+        """Return for each block what two versions must have in common to share it."""
+        return _keys([piece.size for piece in self.pieces], self.entries)
 
-def read(memory: memoryview) -> Entries:
-    """Return what a version's file holds, by name, in the order of its state.
+    def place(self, version: Version, shared: Mapping[int, tuple[Version, int]]) -> "Placement":
+        """Return where each block goes.
+
+        Args:
+            version: The version.
+            shared: The version and the offset in its file of each block that is there already.
+        """
+        return Placement(self, version, shared)
+
+
+class Placement:
+    """Where the blocks of a state go in the file of a version.
+
+    Attributes:
+        copied: The numbers of the blocks that are copied, each with its offset.
+        nbytes: The size of the file in bytes.
+    """
+
+    def __init__(
+        self, layout: StateLayout, version: Version, shared: Mapping[int, tuple[Version, int]]
+    ) -> None:
+        files, blocks = {version: 0}, []
+        self.copied: list[tuple[int, int]] = []
+        end = _aligned(_HEADER.size)
+        for number, piece in enumerate(layout.pieces):
+            if number in shared:
+                other, start = shared[number]
+                blocks.append(Block(files.setdefault(other, len(files)), start, piece.size))
+                continue
+            blocks.append(Block(0, end, piece.size))
+            self.copied.append((number, end))
+            end = _aligned(end + piece.size)
+        self._blocks = blocks
+        self._description = pickle.dumps(
+            (
+                tuple(map(tuple, files)),
+                tuple(map(tuple, blocks)),
+                {
+                    name: (type(entry).__name__, tuple(entry))
+                    for name, entry in layout.entries.items()
+                },
+            ),
+            protocol=5,
+        )
+        self._start = end
+        self._end = end + len(self._description)
+        self.nbytes = self._end + DIGEST_BYTES * len(blocks)
+
+    def frame(self, digests: Mapping[int, bytes]) -> list[tuple[int, bytes]]:
+        """Return what is written around the blocks: pairs of an offset and bytes.
+
+        Args:
+            digests: The digest of each block; empty for none.
+        """
+        table = b"".join(
+            digests.get(number, bytes(DIGEST_BYTES)) for number in range(len(self._blocks))
+        )
+        header = _HEADER.pack(_MAGIC, self._start, self._end)
+        return [(self._start, self._description), (self._end, table), (0, header)]
+
+
+def _keys(sizes: list[int], entries: Mapping[str, Leaf | Value]) -> list[tuple[Any, ...]]:
+    found: list[list[Any]] = [[size] for size in sizes]
+    for name, entry in entries.items():
+        if isinstance(entry, Leaf):
+            found[entry.block].append((name, entry._replace(block=0)))
+    return [tuple(key) for key in found]
+
+
+def keys_of(description: Description) -> list[tuple[Any, ...]]:
+    """Return the keys of a version's blocks, as `StateLayout.keys` does."""
+    return _keys([block.size for block in description.blocks], description.entries)
+
+
+def read(memory: memoryview) -> Description:
+    """Return what is in a version's file.
 
     Raises:
         WeightsCorruptError: The file is not one of a version.
     """
     header = bytes(memory[: _HEADER.size])
-    magic, start, length = _HEADER.unpack(header.ljust(_HEADER.size))
-    if magic != _MAGIC or start + length > len(memory):
+    magic, start, end = _HEADER.unpack(header.ljust(_HEADER.size))
+    if magic != _MAGIC or not start <= end <= len(memory):
         raise WeightsCorruptError(f"the header of a version is {header!r}")
     kinds = {"Leaf": Leaf, "Value": Value}
     try:
-        found = pickle.loads(memory[start : start + length])
-        return {name: kinds[kind](*fields) for name, (kind, fields) in found.items()}
+        files, blocks, entries = pickle.loads(memory[start:end])
+        table = bytes(memory[end : end + DIGEST_BYTES * len(blocks)])
+        digests = [table[at : at + DIGEST_BYTES] for at in range(0, len(table), DIGEST_BYTES)]
+        return Description(
+            tuple(Version(*file) for file in files),
+            tuple(Block(*block) for block in blocks),
+            {name: kinds[kind](*fields) for name, (kind, fields) in entries.items()},
+            tuple(digest if any(digest) else None for digest in digests),
+        )
     except Exception as error:
         raise WeightsCorruptError(f"the description of a version is damaged: {error}") from error
 
 
-def view(leaf: Leaf, name: str, memory: memoryview, storages: dict[int, Any]) -> Any:
+def view(leaf: Leaf, name: str, block: memoryview, storages: dict[int, Any]) -> Any:
     """Return a tensor or an array on the memory of a version's file.
 
     Args:
         leaf: What to return.
         name: Its name, for errors.
-        memory: The file.
-        storages: The storages that earlier calls made, by the offset of the block.
+        block: The memory of its block.
+        storages: The storages that earlier calls made, by the number of the block.
 
     Raises:
         DependencyError: Its package is not installed.
     """
     if leaf.kind == "numpy":
-        return _numpy_view(leaf, memory)
+        return _numpy_view(leaf, block)
     try:
-        return _torch_view(leaf, memory, storages)
+        return _torch_view(leaf, block, storages)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -269,26 +441,25 @@ def view(leaf: Leaf, name: str, memory: memoryview, storages: dict[int, Any]) ->
         ) from None
 
 
-def _torch_view(leaf: Leaf, memory: memoryview, storages: dict[int, Any]) -> "torch.Tensor":
+def _torch_view(leaf: Leaf, block: memoryview, storages: dict[int, Any]) -> "torch.Tensor":
     import torch
 
     dtype = getattr(torch, leaf.dtype)
-    if not leaf.size:
+    if not len(block):
         return torch.empty(leaf.shape, dtype=dtype)
     storage = storages.get(leaf.block)
     if storage is None:
-        block = torch.frombuffer(memory, dtype=torch.uint8, count=leaf.size, offset=leaf.block)
-        storage = storages.setdefault(leaf.block, block.untyped_storage())
+        found = torch.frombuffer(block, dtype=torch.uint8).untyped_storage()
+        storage = storages.setdefault(leaf.block, found)
     tensor = torch.empty(0, dtype=dtype)
     return tensor.set_(storage, leaf.offset // tensor.element_size(), leaf.shape, leaf.strides)
 
 
-def _numpy_view(leaf: Leaf, memory: memoryview) -> Any:
+def _numpy_view(leaf: Leaf, block: memoryview) -> Any:
     dtype = np.lib.format.descr_to_dtype(leaf.dtype)
-    if not leaf.size:
+    if not len(block):
         values = np.empty(leaf.shape, dtype)
     else:
-        block = memory[leaf.block : leaf.block + leaf.size]
         values = np.ndarray(leaf.shape, dtype, block, leaf.offset, leaf.strides)
     values.flags.writeable = False
     return values
@@ -403,9 +574,8 @@ def _scattered(source: _Source, block: int, dtype: "torch.dtype | None") -> Leaf
     shape = tuple(source.value.shape)
     unit = 1 if source.kind == "torch" else source.itemsize
     strides = [unit * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    itemsize = source.itemsize if dtype is None else dtype.itemsize
     name = source.dtype if dtype is None else _name_of(dtype)
-    return Leaf(source.kind, name, shape, tuple(strides), block, math.prod(shape) * itemsize, 0)
+    return Leaf(source.kind, name, shape, tuple(strides), block, 0)
 
 
 def _name_of(dtype: "torch.dtype") -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from shoal.weights.snapshot import Snapshot
 
-__all__ = ["LoadReport", "load"]
+__all__ = ["LoadReport", "differing", "load"]
 
 _SHOWN = 5
 """Maximum number of names of one kind in an error."""
@@ -63,6 +63,16 @@ def load(snapshot: "Snapshot", target: Any, *, strict: bool) -> LoadReport:
     return _report(snapshot, parts, had, ())
 
 
+def differing(snapshot: "Snapshot", target: Any) -> tuple[str, ...]:
+    """Return the names whose values differ; see `Snapshot.diff`."""
+    torch = sys.modules.get("torch")
+    is_module = torch is not None and isinstance(target, torch.nn.Module)
+    parts = target.state_dict() if is_module else dict(flattened(target, "diff"))
+    found = [name for name in snapshot if name in parts and not _same(snapshot[name], parts[name])]
+    missing, unexpected = _one_sided(snapshot, parts)
+    return (*found, *missing, *unexpected)
+
+
 def _load_module(snapshot: "Snapshot", module: "torch.nn.Module", *, strict: bool) -> LoadReport:
     parts = module.state_dict()
     hooked = [name for name, part in module.named_modules() if _has_hooks(part)]
@@ -77,15 +87,15 @@ def _load_module(snapshot: "Snapshot", module: "torch.nn.Module", *, strict: boo
     except RuntimeError as error:
         raise ShoalValueError(f"load_into: {snapshot!r}: {error}") from None
     now = module.state_dict() if hooked else {}
-    differing = [
+    wrong = [
         name for name, part in now.items() if name in snapshot and not _same(snapshot[name], part)
     ]
-    if differing and strict:
+    if wrong and strict:
         raise ShoalValueError(
-            f"load_into: {snapshot!r}: the module has other values of {_shown(differing)} after the "
+            f"load_into: {snapshot!r}: the module has other values of {_shown(wrong)} after the "
             f"load: hooks of {_shown(hooked)} changed them; use strict=False to accept that"
         )
-    return _report(snapshot, parts, had, differing)
+    return _report(snapshot, parts, had, wrong)
 
 
 def _has_hooks(module: "torch.nn.Module") -> bool:
@@ -191,10 +201,10 @@ def _copy(source: Any, part: Any, target: Any, name: str) -> None:
 
 
 def _report(
-    snapshot: "Snapshot", parts: Mapping[str, Any], had: dict[str, str], differing: Any
+    snapshot: "Snapshot", parts: Mapping[str, Any], had: dict[str, str], wrong: Any
 ) -> LoadReport:
     missing, unexpected = _one_sided(snapshot, parts)
-    apart = set(differing)
+    apart = set(wrong)
 
     def named(kind: str) -> tuple[str, ...]:
         return tuple(name for name, found in had.items() if found == kind and name not in apart)
@@ -205,7 +215,7 @@ def _report(
         named("tied"),
         tuple(missing),
         tuple(unexpected),
-        tuple(differing),
+        tuple(wrong),
     )
 
 

@@ -1,10 +1,12 @@
 """`Snapshot`: one version of weights, read in place."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from shoal.weights.layout import Leaf, read, view
-from shoal.weights.loading import LoadReport, load
+from shoal.errors import ShoalValueError, WeightsCorruptError
+from shoal.weights.hashing import digests_of
+from shoal.weights.layout import Description, Leaf, view
+from shoal.weights.loading import LoadReport, differing, load
 from shoal.weights.version import Version
 
 __all__ = ["Snapshot"]
@@ -23,14 +25,17 @@ class Snapshot(Mapping[str, Any]):
 
     Attributes:
         version: The version.
-        nbytes: The size of its file in bytes.
+        nbytes: The number of bytes of its tensors and arrays.
     """
 
-    def __init__(self, version: Version, memory: memoryview) -> None:
+    def __init__(
+        self, version: Version, description: Description, memories: Sequence[memoryview]
+    ) -> None:
         self.version = version
-        self.nbytes = len(memory)
-        self._memory = memory
-        self._entries = read(memory)
+        self.nbytes = sum(block.size for block in description.blocks)
+        self._description = description
+        self._entries = description.entries
+        self._memories = memories
         self._views: dict[str, Any] = {}
         self._storages: dict[int, Any] = {}
 
@@ -42,9 +47,13 @@ class Snapshot(Mapping[str, Any]):
         if entry is None:
             return self._below(name)
         if isinstance(entry, Leaf):
-            found = view(entry, name, self._memory, self._storages)
+            found = view(entry, name, self._block(entry.block), self._storages)
             return self._views.setdefault(name, found)
         return entry.load()
+
+    def _block(self, number: int) -> memoryview:
+        file, start, size = self._description.blocks[number]
+        return self._memories[file][start : start + size]
 
     def _below(self, name: str) -> dict[str, Any]:
         prefix = f"{name}."
@@ -79,6 +88,47 @@ class Snapshot(Mapping[str, Any]):
             ShoalValueError: The target does not fit.
         """
         return load(self, target, strict=strict)
+
+    def verify(self) -> None:
+        """Compare the bytes in memory with the hashes that were made when they were published.
+
+        Raises:
+            WeightsCorruptError: Bytes differ; the text names the tensors and the version. A write of
+                this process to a tensor of the snapshot counts too.
+            ShoalValueError: The version was published without hashes.
+        """
+        promised = {
+            number: digest
+            for number, digest in enumerate(self._description.digests)
+            if digest is not None
+        }
+        if not promised and self._description.blocks:
+            raise ShoalValueError(
+                f"verify: version {self.version} was published with checksum=False: there is nothing "
+                "to compare with"
+            )
+        found = digests_of([self._block(number) for number in promised])
+        wrong = [
+            name
+            for (number, theirs), ours in zip(promised.items(), found, strict=True)
+            if ours != theirs
+            for name in self._description.names_of(number)
+        ]
+        if wrong:
+            raise WeightsCorruptError(
+                f"verify: version {self.version}: the bytes of {', '.join(map(repr, wrong))} are not "
+                "those that were published"
+            )
+
+    def diff(self, target: Any) -> tuple[str, ...]:
+        """Return the names whose values differ in a module or a dict, or that only one side has.
+
+        Values are compared as the target's dtypes hold them.
+
+        Args:
+            target: A `torch.nn.Module`, or a dict that may be nested.
+        """
+        return differing(self, target)
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries

@@ -29,11 +29,16 @@ stays, and step 2 does not take the file.
 only, which the next `sweep` removes. After it there is a version that the next publisher notes.
 
 *Publishing waits for no reader.* A file that readers hold is left to them.
+
+*A delta is as whole as any version.* Its file has the blocks that changed, and names the files of
+the others: those of the newest version, which the publisher's lock keeps. A retired file stays as
+long as a version `v…` names it. A reader locks all files of a version before it looks for `v…`.
 """
 
 import contextlib
 import errno
 import fcntl
+import mmap
 import os
 import re
 import weakref
@@ -54,14 +59,30 @@ from shoal.errors import (
 )
 from shoal.process import Origin
 from shoal.shm.shared_files import sweep
+from shoal.shm.shared_files.mapping import copy_into
 from shoal.shm.shared_files.pool import NoRoomError, PayloadFile, Pool, lock_and_map
 from shoal.weights.control import ControlPage, publisher_lock
+from shoal.weights.hashing import copy_hashed, digests_of
 from shoal.weights.holders import Holder, holders, record, sweep_records
-from shoal.weights.layout import StateLayout
+from shoal.weights.layout import Description, Mark, Placement, StateLayout, keys_of, read
 from shoal.weights.snapshot import Snapshot
 from shoal.weights.version import MOST_IN_EPOCH, Version
 
 __all__ = ["Store", "VersionFile", "VersionStats", "WeightsStats"]
+
+Delta = bool | str | Version
+"""Which blocks of the newest version a publish may use again; see `Weights.publish`."""
+
+Marks = dict[tuple[Any, ...], tuple[Any, ...]]
+
+_MOST_FILES = 16
+"""Maximum number of older files whose blocks a version uses."""
+
+_MOST_TIMES = 2
+"""A delta on files that together have more than this many times the bytes of the state is whole."""
+
+_LEAST = 2**22
+"""Bytes of such files that do not matter."""
 
 _NAME = re.compile(r"([vr])(\d+)-(\d+)")
 
@@ -94,18 +115,21 @@ class VersionStats(NamedTuple):
     Attributes:
         version: The version.
         nbytes: The size of its memory in bytes.
-        retired: Whether it is there only because of its holders.
+        retired: Whether it is there only because of its holders, or of versions that share it.
         holders: The processes that hold it, the longest first.
+        shared_by: Newer versions that are deltas, whose unchanged blocks are in its memory.
     """
 
     version: Version
     nbytes: int
     retired: bool
     holders: tuple[Holder, ...]
+    shared_by: tuple[Version, ...]
 
     def __str__(self) -> str:
         held = f", held by {'; '.join(map(str, self.holders))}" if self.holders else ""
-        return f"version {self.version} ({self.nbytes:,} bytes{held})"
+        shared = f", shared by {', '.join(map(str, self.shared_by))}" if self.shared_by else ""
+        return f"version {self.version} ({self.nbytes:,} bytes{held}{shared})"
 
 
 class WeightsStats(NamedTuple):
@@ -150,6 +174,8 @@ class Store:
         """Start without files: those of a forked child are its parent's."""
         self._origin = Origin()
         self._epoch: int | None = None
+        self._marks: tuple[Version | None, Marks] = (None, {})
+        self._files_of: dict[Version, tuple[Version, ...]] = {}
         self._pool: Pool | None = None
 
     @classmethod
@@ -188,16 +214,27 @@ class Store:
 
     # Publishing.
 
-    def publish(self, layout: StateLayout, number: int | None, deadline: Deadline) -> Version:
+    def publish(
+        self,
+        layout: StateLayout,
+        number: int | None,
+        deadline: Deadline,
+        *,
+        delta: Delta = False,
+        checksum: bool = True,
+    ) -> Version:
         """Publish a state.
 
         Args:
             layout: The state.
             number: The number of its version; None for the next.
             deadline: When to stop waiting for another publisher.
+            delta: As for `Weights.publish`.
+            checksum: Whether to make the digests of blocks.
 
         Raises:
-            ShoalValueError: The number is not greater than the last.
+            ShoalValueError: The number is not greater than the last, or the base of the delta is not
+                the newest version.
             ShoalTimeoutError: Another process publishes.
             WeightsClosed: The weights were closed.
             WeightsMemoryError: There is no memory for the version.
@@ -213,17 +250,74 @@ class Store:
             self._check()
             newest = self._newest_there()
             version = self._next(newest, number)
+            shared, digests = self._shared(layout, newest, delta)
+            placement = layout.place(version, shared)
             self._retire(self.control.keep - 1, newest)
-            file = self._file(layout.nbytes)
+            file = self._file(placement.nbytes)
             try:
-                _write(file, layout)
+                _write(file, layout, placement, digests, checksum=checksum)
                 os.link(file.path, self._path("v", version))
             finally:
                 self._put_back(file)
             self._epoch = version.epoch
+            self._marks = version, _marks_by_key(layout)
             self.control.note(version)
             self._retire(self.control.keep, version)
         return version
+
+    def _shared(
+        self, layout: StateLayout, newest: Version | None, delta: Delta
+    ) -> tuple[dict[int, tuple[Version, int]], dict[int, bytes]]:
+        """Return where the blocks lie that the newest version has too, and their digests."""
+        if isinstance(delta, Version) and delta != newest:
+            raise ShoalValueError(
+                f"publish: delta={delta}: the newest version of {self.name} is {newest}, and a delta "
+                "has to be one on that; publish with delta=True or delta=False"
+            )
+        if not delta or newest is None:
+            return {}, {}
+        base = self._described(newest)
+        there = {key: number for number, key in enumerate(keys_of(base))}
+        found = {
+            number: there[key] for number, key in enumerate(layout.keys()) if key in there
+        }  # fmt: skip
+        same = self._unwritten(layout, newest) if delta == "counters" else set()
+        unknown = [
+            number
+            for number, other in found.items()
+            if number not in same
+            and not callable(layout.pieces[number].source)
+            and base.digests[other] is not None
+        ]
+        hashed = digests_of([layout.pieces[number].source for number in unknown])
+        same |= {
+            number
+            for number, digest in zip(unknown, hashed, strict=True)
+            if digest == base.digests[found[number]]
+        }
+        shared, digests = {}, {}
+        for number in same & found.keys():
+            block, digest = base.blocks[found[number]], base.digests[found[number]]
+            shared[number] = base.files[block.file], block.start
+            if digest is not None:
+                digests[number] = digest
+        files = {version for version, _ in shared.values()}
+        sizes = [file.nbytes for file in self.files() if file.version in files]
+        if len(files) > _MOST_FILES or sum(sizes) > _MOST_TIMES * layout.nbytes + _LEAST:
+            return {}, {}  # most of these files is not used any more
+        return shared, digests
+
+    def _unwritten(self, layout: StateLayout, newest: Version) -> set[int]:
+        """Return the blocks that were not written to since this process published the newest."""
+        version, marks = self._marks
+        if version != newest:
+            return set()
+        found = set()
+        for number, key in enumerate(layout.keys()):
+            before, now = marks.get(key), layout.pieces[number].marks
+            if before and now and all(map(Mark.is_same, now, before)):
+                found.add(number)
+        return found
 
     @contextlib.contextmanager
     def _publishing(self, wait: LongWait) -> Iterator[None]:
@@ -254,18 +348,43 @@ class Store:
         return noted
 
     def _retire(self, keep: int, newest: Version | None) -> None:
-        """Retire versions but for the newest ones, and remove those that no reader holds."""
+        """Retire versions but for the newest ones, and remove those that nobody needs."""
         visible = sorted(file for file in self.files() if not file.retired)
         least = max(1, keep) if newest is not None else keep
         for file in visible[: max(0, len(visible) - least)]:
             file.path.rename(self._path("r", file.version))
-        self.collect()
+        self._collect()
 
-    def collect(self) -> None:
-        """Remove the retired versions that no reader holds; frees their memory, or their files."""
-        for file in self.files():
-            if file.retired and not _is_held(file.path):
+    def _collect(self) -> None:
+        """Remove the retired versions that no reader holds and no version names."""
+        retired = [file for file in self.files() if file.retired]
+        if not retired:
+            return
+        named = self._named()
+        for file in retired:
+            if file.version not in named and not _is_held(file.path):
                 file.path.unlink(missing_ok=True)
+
+    def _named(self) -> dict[Version, list[Version]]:
+        """Return the versions that name each file; those that are retired do not count."""
+        visible = [file.version for file in self.files() if not file.retired]
+        self._files_of = {
+            version: self._files_of.get(version) or self._described(version).files
+            for version in visible
+        }
+        found: dict[Version, list[Version]] = {}
+        for version, files in self._files_of.items():
+            for file in files:
+                found.setdefault(file, []).append(version)
+        return found
+
+    def _described(self, version: Version) -> Description:
+        with (
+            self._path("v", version).open("rb") as file,
+            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
+            memoryview(mapped) as memory,
+        ):
+            return read(memory)
 
     def _file(self, size: int) -> PayloadFile:
         """Return a file that no reader can see, with room for a version."""
@@ -313,8 +432,15 @@ class Store:
     def stats(self) -> WeightsStats:
         """Return what is in memory, and who holds it."""
         held = holders(self.folder)
+        named = self._named()
         versions = tuple(
-            VersionStats(file.version, file.nbytes, file.retired, tuple(held.get(file.version, ())))
+            VersionStats(
+                file.version,
+                file.nbytes,
+                file.retired,
+                tuple(held.get(file.version, ())),
+                tuple(other for other in named.get(file.version, ()) if other != file.version),
+            )
             for file in sorted(self.files(), key=lambda file: file.version)
         )
         return WeightsStats(versions, sum(version.nbytes for version in versions), self._free())
@@ -382,9 +508,10 @@ class Store:
             return None
         path = self._path("v", version)
         try:
-            size = path.stat().st_size
-            memory = lock_and_map(str(path), size, keep=self.control.keeps_descriptors)
-            # Last, and it must succeed: it proves that the name existed when the lock was taken.
+            memories = [self._mapped(path)]
+            description = read(memories[0])
+            memories += [self._mapped(self._part(other)) for other in description.files[1:]]
+            # Last, and it must succeed: it proves that the name existed when the locks were taken.
             path.stat()
         except (FileNotFoundError, BlockingIOError):
             if self.control.packed == packed:
@@ -395,8 +522,18 @@ class Store:
             if error.errno == errno.ENOMEM:
                 raise WeightsMemoryError(f"no room to map {path}: {error}") from None
             raise
-        record(self.folder, version, memory)
-        return Snapshot(version, memory)
+        for other, memory in zip(description.files, memories, strict=True):
+            record(self.folder, other, memory)
+        return Snapshot(version, description, memories)
+
+    def _mapped(self, path: Path) -> memoryview:
+        keep = self.control.keeps_descriptors
+        return lock_and_map(str(path), path.stat().st_size, keep=keep)
+
+    def _part(self, version: Version) -> Path:
+        """Return the path of a file that a version names; retired or not."""
+        path = self._path("v", version)
+        return path if path.exists() else self._path("r", version)
 
     # Both.
 
@@ -412,10 +549,11 @@ class Store:
         return found
 
     def sweep(self) -> None:
-        """Remove what dead publishers and readers left."""
-        sweep(str(self.folder))
+        """Remove what dead publishers and readers left, unless a process publishes: it does that."""
+        wait = LongWait(lambda: "sweep", Deadline(0))
+        with contextlib.suppress(ShoalTimeoutError), self._publishing(wait):
+            self._collect()
         sweep_records(self.folder)
-        self.collect()
 
     def close(self, reason: str) -> None:
         """Let no version follow, and end all waits with a reason. Idempotent."""
@@ -439,11 +577,46 @@ def _close(origin: Origin, pool: Pool) -> None:
         pool.close()
 
 
-def _write(file: PayloadFile, layout: StateLayout) -> None:
-    for offset, length, copy in layout.copies:
-        copy(file.memory[offset : offset + length])
-    file.write(layout.buffers)
-    file.nbytes = layout.nbytes
+def _write(
+    file: PayloadFile,
+    layout: StateLayout,
+    placement: Placement,
+    digests: dict[int, bytes],
+    *,
+    checksum: bool,
+) -> None:
+    """Copy the blocks that are not there yet, and what is around them."""
+
+    def copy(memory: memoryview) -> None:
+        parts, others = [], []
+        for number, start in placement.copied:
+            size, source, _ = layout.pieces[number]
+            target = memory[start : start + size]
+            if callable(source):
+                source(target)
+                others.append((number, target))
+            else:
+                parts.append((number, target, source))
+        if checksum:
+            made = copy_hashed([(target, source) for _, target, source in parts])
+            digests.update(zip([number for number, *_ in parts], made, strict=True))
+            made = digests_of([target for _, target in others])
+            digests.update(zip([number for number, _ in others], made, strict=True))
+        else:
+            starts = dict(placement.copied)
+            copy_into(memory, [(starts[number], source) for number, _, source in parts])
+        copy_into(memory, placement.frame(digests))
+
+    file.fill(copy)
+    file.nbytes = placement.nbytes
+
+
+def _marks_by_key(layout: StateLayout) -> Marks:
+    return {
+        key: piece.marks
+        for key, piece in zip(layout.keys(), layout.pieces, strict=True)
+        if piece.marks
+    }
 
 
 def _is_held(path: Path) -> bool:

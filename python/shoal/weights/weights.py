@@ -146,6 +146,8 @@ class Weights:
         timeout: float | None = None,
         *,
         dtype: Any = None,
+        delta: bool | str | Version = False,
+        checksum: bool = True,
         async_op: bool = False,
     ) -> Any:
         """Publish a state as the newest version.
@@ -159,6 +161,12 @@ class Weights:
                 the next number.
             timeout: Maximum seconds to wait while another process publishes; None for the default.
             dtype: A dtype of torch to which floating-point tensors are cast on the way.
+            delta: Copy only what changed since the newest version; readers see no difference. True
+                compares hashes, which reads the state once, and copies tensors of an accelerator
+                and those that are cast. `"counters"` trusts torch's counts of the writes to a
+                tensor instead, which is faster, but misses writes through `.data`; other values are
+                compared as for True. A `Version` is as True, and an error if it is not the newest.
+            checksum: Whether to make hashes while copying, for `Snapshot.verify` and deltas.
             async_op: Return a work at once, and publish in another thread, in the order of the
                 calls.
 
@@ -176,7 +184,7 @@ class Weights:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(state, torch.nn.Module):
             state = state.state_dict()
-        layout = StateLayout(state, _checked_dtype(dtype))
+        layout, delta = StateLayout(state, _checked_dtype(dtype)), _checked_delta(delta)
         future: Future = concurrent.futures.Future()
         with self._lock:
             earlier, self._publishing = self._publishing, future
@@ -184,7 +192,7 @@ class Weights:
         def publish() -> Version:
             if earlier is not None:
                 concurrent.futures.wait([earlier])
-            return store.publish(layout, version, deadline)
+            return store.publish(layout, version, deadline, delta=delta, checksum=checksum)
 
         def work() -> None:
             fulfil(future, publish)
@@ -285,6 +293,17 @@ class Weights:
 
         run_in_thread(work)
         return AsyncChannelWork(future, f"{wanted} of {store.name}", takes=True)
+
+    def diff(self, target: Any) -> tuple[str, ...]:
+        """Return the names whose values in a module or a dict are not those of the newest version.
+
+        Args:
+            target: A `torch.nn.Module`, or a dict that may be nested.
+
+        Raises:
+            ShoalTimeoutError: There is no version.
+        """
+        return self.latest(timeout=0).diff(target)  # type: ignore[no-any-return]  # not async
 
     def stats(self) -> WeightsStats:
         """Return which versions are in memory, and which process holds which since when."""
@@ -412,6 +431,16 @@ def _version(given: Any, argument: str) -> Version:
             f"{argument}={given!r}: expected a version, such as snapshot.version, or None"
         )
     return version
+
+
+def _checked_delta(delta: Any) -> bool | str | Version:
+    if isinstance(delta, tuple):
+        return _version(delta, "delta")
+    if delta is True or delta is False or delta == "counters":
+        return bool(delta) if isinstance(delta, bool) else "counters"
+    raise ShoalValueError(
+        f"publish: delta={delta!r}: expected True, False, 'counters', or the version to build on"
+    )
 
 
 def _checked_dtype(dtype: Any) -> Any:
