@@ -155,8 +155,9 @@ last = None
 for number in itertools.count(1):
     if role == "publish":
         size = 300_000 if number % 3 else 1_000
-        state = {"fill": np.full((size,), float(number)), "number": number}
-        print(*store.publish(StateLayout(state), None, Deadline(60)), flush=True)
+        state = {"fill": np.full(size, float(number)), "number": number, "same": np.ones(300_000)}
+        version = store.publish(StateLayout(state), None, Deadline(60), delta=number % 5 > 0)
+        print(*version, flush=True)
         continue
     least = last.packed() + 1 if last and number % 2 else 1
     snapshot = store.latest(least, "a version", Deadline(60))
@@ -171,16 +172,26 @@ for number in itertools.count(1):
 """
 
 
+@pytest.fixture
+def alive():
+    """The roles of workers; those that are left are killed at the end."""
+    workers = {}
+    yield workers
+    for worker in workers:
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()
+
+
 @pytest.mark.nightly
-def test_publishers_and_readers_that_are_killed_at_random_tear_no_version(folder):
-    choice = random.Random(7)
-    noted, alive = [], {}
+def test_publishers_and_readers_that_are_killed_at_random_tear_no_version(folder, alive):
+    choice, noted = random.Random(7), []
 
     def start(role):
         command = [sys.executable, "-c", WORKER, str(folder), role]
         worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert worker.stdout.readline() == "ready\n"
         alive[worker] = role
+        assert worker.stdout.readline() == "ready\n"
 
     def end(worker):
         worker.kill()
@@ -208,4 +219,5 @@ def test_publishers_and_readers_that_are_killed_at_random_tear_no_version(folder
     assert (newest["fill"] == float(newest["number"])).all()
     del newest
     publish(store, 1)
+    publish(store, 2)  # so that no delta is left
     until(lambda: are_clean(folder))

@@ -510,7 +510,7 @@ class Store:
         try:
             memories = [self._mapped(path)]
             description = read(memories[0])
-            memories += [self._mapped(self._part(other)) for other in description.files[1:]]
+            memories += [self._mapped_part(other) for other in description.files[1:]]
             # Last, and it must succeed: it proves that the name existed when the locks were taken.
             path.stat()
         except (FileNotFoundError, BlockingIOError):
@@ -530,10 +530,12 @@ class Store:
         keep = self.control.keeps_descriptors
         return lock_and_map(str(path), path.stat().st_size, keep=keep)
 
-    def _part(self, version: Version) -> Path:
-        """Return the path of a file that a version names; retired or not."""
-        path = self._path("v", version)
-        return path if path.exists() else self._path("r", version)
+    def _mapped_part(self, version: Version) -> memoryview:
+        """Map a file that a version names; it may be retired at any moment, but not the reverse."""
+        try:
+            return self._mapped(self._path("v", version))
+        except FileNotFoundError:
+            return self._mapped(self._path("r", version))
 
     # Both.
 
