@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from shoal.planner import plan
     from shoal.tracing import Tracer
+    from shoal.weights import Weights
     from shoal.worker import (
         CommMapper,
         Worker,
@@ -102,6 +103,7 @@ _EXPORTS = {
     "Tracer": "shoal.tracing",
     "Turtle2HWInfo": "shoal.hardware",
     "WeightedItem": "shoal.channel",
+    "Weights": "shoal.weights",
     "Worker": "shoal.worker",
     "WorkerAddress": "shoal._backend",
     "WorkerGroup": "shoal.worker",
@@ -148,6 +150,7 @@ __all__ = [
     "Tracer",
     "Turtle2HWInfo",
     "WeightedItem",
+    "Weights",
     "Worker",
     "WorkerAddress",
     "WorkerGroup",

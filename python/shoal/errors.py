@@ -26,15 +26,21 @@
     ├── WorkerGroupError (ExceptionGroup)              several ranks of a group call failed
     ├── TransportError                                 two workers disagree about a transfer
     │   └── TransportRefusedError                      a forced transport cannot carry tensors
-    └── ChannelError
-        ├── ChannelExistsError (ValueError)            the name is taken
-        ├── ChannelNotFoundError (ValueError)          no channel has this name
-        ├── ChannelClosed                              the channel was closed
-        ├── ChannelFull (queue.Full, asyncio.QueueFull)
-        ├── ChannelEmpty (queue.Empty, asyncio.QueueEmpty)
-        ├── ChannelMemoryError                         its memory is used up
-        ├── ChannelDecodeError                         a message cannot be rebuilt here
-        └── ChannelCorruptError                        its shared memory is damaged
+    ├── ChannelError
+    │   ├── ChannelExistsError (ValueError)            the name is taken
+    │   ├── ChannelNotFoundError (ValueError)          no channel has this name
+    │   ├── ChannelClosed                              the channel was closed
+    │   ├── ChannelFull (queue.Full, asyncio.QueueFull)
+    │   ├── ChannelEmpty (queue.Empty, asyncio.QueueEmpty)
+    │   ├── ChannelMemoryError                         its memory is used up
+    │   ├── ChannelDecodeError                         a message cannot be rebuilt here
+    │   └── ChannelCorruptError                        its shared memory is damaged
+    └── WeightsError
+        ├── WeightsExistsError (ValueError)            the name is taken
+        ├── WeightsNotFoundError (ValueError)          there are no weights of this name
+        ├── WeightsClosed                              no version follows
+        ├── WeightsMemoryError                         there is no room for a version
+        └── WeightsCorruptError                        their shared memory is damaged
 
 Errors about bad input are also a `ValueError` and an `AssertionError`, because programs written
 for RLinf's API catch either. Every error can be pickled with its attributes and sent through Ray.
@@ -78,6 +84,12 @@ __all__ = [
     "ShoalValueError",
     "TransportError",
     "TransportRefusedError",
+    "WeightsClosed",
+    "WeightsCorruptError",
+    "WeightsError",
+    "WeightsExistsError",
+    "WeightsMemoryError",
+    "WeightsNotFoundError",
     "WorkerGroupError",
 ]
 
@@ -340,3 +352,27 @@ class ChannelDecodeError(ChannelError):
 
 class ChannelCorruptError(ChannelError):
     """The channel's shared memory was damaged from outside; the channel is unusable."""
+
+
+class WeightsError(ShoalError):
+    """The base class of the errors of weights; itself: they are in the memory of another node."""
+
+
+class WeightsExistsError(WeightsError, ValueError):
+    """The name of new weights is taken by others."""
+
+
+class WeightsNotFoundError(WeightsError, ValueError):
+    """There are no weights of this name."""
+
+
+class WeightsClosed(WeightsError):  # noqa: N818  (named after ChannelClosed)
+    """The weights were closed, or their job has ended: no version follows."""
+
+
+class WeightsMemoryError(WeightsError):
+    """There is no room for a version; the text names what is needed, and what is in use."""
+
+
+class WeightsCorruptError(WeightsError):
+    """The shared memory of weights was damaged from outside."""

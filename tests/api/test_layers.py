@@ -46,6 +46,7 @@ LAYERS = [
     {"transport", "shm"},
     {"queues"},
     {"channel"},
+    {"weights"},
     {"collective"},
     {"worker"},
     {"dynamic_scheduler"},

@@ -265,13 +265,17 @@ class ChannelWorker:
         while not self._ends:
             await asyncio.sleep(_TICK_S)
             with contextlib.suppress(ChannelError):
-                self._spare()
-                if not self._warned and not self._settings.maxsize:
-                    self._warn_if_near()
-                self._trim_if_drained()
+                self._look_around()
                 # Processes of this node close the channel without a call.
                 if self._session.sealed and self._holds() == 0:
                     self._end()
+
+    def _look_around(self) -> None:
+        """Do one round of upkeep."""
+        self._spare()
+        if not self._warned and not self._settings.maxsize:
+            self._warn_if_near()
+        self._trim_if_drained()
 
     def _spare(self) -> None:
         """Protect the memory from cleanup until the actor has restarted, if this process dies."""

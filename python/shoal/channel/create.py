@@ -51,6 +51,7 @@ def create(
     *,
     shared: bool = False,
     log: bool = False,
+    worker_cls: type = ChannelWorker,
 ) -> tuple[ChannelSettings, Routes]:
     """Start a channel's actors, or connect to the channel that has the name.
 
@@ -61,6 +62,7 @@ def create(
         deadline: When the actors must have answered.
         shared: Whether several processes create the channel; then finding it is not logged.
         log: Whether the output of the actors goes to the job's log folder, if it has one.
+        worker_cls: The class of the actors.
 
     Raises:
         ChannelExistsError: The name belongs to a different channel, or is not a channel's.
@@ -84,7 +86,7 @@ def create(
         if joined is not None:
             return joined
         try:
-            return start(ChannelWorker, wanted, nodes, deadline, log=log)
+            return start(worker_cls, wanted, nodes, deadline, log=log)
         except NameTakenError:  # another process was faster
             continue
 

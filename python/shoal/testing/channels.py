@@ -15,6 +15,7 @@ from shoal.pickling import dumps, loads
 from shoal.queues.local import LocalQueues
 from shoal.queues.protocol import Queues
 from shoal.queues.settings import ChannelSettings
+from shoal.shm import Session
 
 __all__ = ["LocalChannels"]
 
@@ -57,6 +58,7 @@ class _Routes(Routes):
     def __init__(self, settings: ChannelSettings, queues: LocalQueues) -> None:
         super().__init__(settings, "")
         self.queues = queues
+        self._memory: Session | None = None
         self._reached: Queues = queues
         endpoint = self._endpoint(0)
         if self.network is not None and endpoint is not None:
@@ -79,10 +81,22 @@ class _Routes(Routes):
             self.queues.delete()
         else:
             self.queues.close()
+        if self._memory is not None:
+            self._memory.close()
+
+    def folder(self) -> str:
+        """Return a folder in shared memory, for weights; it is removed with the channel."""
+        with _making:
+            if self._memory is None:
+                self._memory = Session.create(max_bytes=self.settings.max_bytes, backlog=1)
+            return self._memory.token
 
     def actors(self) -> Iterator[Any]:
         """Yield nothing: there are no actors."""
         return iter(())
+
+
+_making = threading.Lock()
 
 
 class LocalChannels:
@@ -158,7 +172,7 @@ class LocalChannels:
         """Close all channels, which ends the waits for them."""
         with self._changed:
             for known in self._known.values():
-                known.queues.close()
+                known.end(now=False)
             self._known.clear()
 
     def _live(self, name: str) -> _Routes | None:

@@ -10,7 +10,7 @@ import itertools
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +76,17 @@ class PayloadFile:
             os.close(descriptor)
 
     def write(self, parts: Sequence[tuple[int, Any]]) -> None:
-        """Copy buffers to their offsets, then spend up to the same time on making huge pages.
+        """Copy buffers to their offsets; see `fill`."""
+        self.fill(lambda memory: copy_into(memory, parts))
+
+    def fill(self, copy: Callable[[memoryview], None]) -> None:
+        """Let a function copy into the memory, then spend up to the same time on making huge pages.
 
         The kernel may need far longer than the copy to find huge pages, so a large file gets them
         over several writes.
         """
         start = time.monotonic()
-        copy_into(self.memory, parts)
+        copy(self.memory)
         now = time.monotonic()
         end = now + (now - start)
         while self._huge + HUGE_PAGE <= self.capacity and time.monotonic() < end:

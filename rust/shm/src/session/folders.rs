@@ -26,6 +26,10 @@ const HOME: &str = "home";
 /// Name of the file that says for which process the session is spared when all participants are
 /// dead.
 pub(super) const SPARED: &str = "spared";
+/// Names of the control page and of the publisher's lock of weights
+/// (`python/shoal/weights/control.py`).
+const WEIGHTS: &str = "weights";
+const PUBLISHER: &str = "publisher";
 /// Maximum number of attempts to remove a folder in which other processes make files meanwhile.
 const ATTEMPTS: usize = 8;
 
@@ -127,13 +131,15 @@ fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Whether a session makes files of this name: `x17` is an extent, `b3` a doorbell, and
-/// `p4026531836-17-99-0` a payload for several readers (`python/shoal/shm/shared_files/names.py`).
+/// Whether a session makes files of this name: `x17` is an extent, `b3` a doorbell,
+/// `p4026531836-17-99-0` a payload for several readers (`python/shoal/shm/shared_files/names.py`),
+/// `v1-5` or `r1-5` a version of weights (`python/shoal/weights/store.py`), and
+/// `h1-5-4026531836-17-99-0` a record of a process that holds one.
 fn is_known(name: Option<&str>) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     name.is_some_and(|name| match name {
-        CONTROL | LOCKS | DISK | HOME | SPARED => true,
-        _ => match name.strip_prefix('p') {
+        CONTROL | LOCKS | DISK | HOME | SPARED | WEIGHTS | PUBLISHER => true,
+        _ => match name.strip_prefix(['p', 'v', 'r', 'h']) {
             Some(numbers) => numbers.split('-').all(is_number),
             None => name.strip_prefix(['x', 'b']).is_some_and(is_number),
         },

@@ -1,0 +1,252 @@
+"""The control page of weights: the newest version, and the bell that wakes those who wait for one.
+
+Processes map the page. It is written by the process that holds the publisher's lock, one word at a
+time, so that a reader needs no lock and a death leaves no half-written word.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from shoal.deadline import LongWait
+from shoal.errors import ShoalTimeoutError, WeightsCorruptError, WeightsNotFoundError
+from shoal.fork import ChildStage, in_child
+from shoal.weights.version import Version
+
+__all__ = ["CONTROL", "LOCK", "ControlPage", "publisher_lock"]
+
+CONTROL = "weights"
+LOCK = "publisher"
+
+_MAGIC = 0x0001_5354_4857_4C53
+"""The first word: the format of the page and of the versions beside it."""
+
+_SIZE = 4096
+_TEXT = 64
+"""Where the reason of the end begins."""
+
+# The place of each word.
+_NEWEST, _KEEP, _MAX_BYTES, _DESCRIPTORS, _BELL, _CLOSED = 8, 16, 24, 32, 40, 44
+
+_SLICE_S = 0.5
+"""Seconds that a wait sleeps at most: a publisher may die before it rings the bell."""
+
+_TRY_S = 0.005
+
+_FUTEX_WAIT, _FUTEX_WAKE = 0, 1
+_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine())
+"""The number of the system call `futex`; None on a machine where waits poll."""
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class ControlPage:
+    """The control page of one folder in this process.
+
+    Args:
+        folder: The folder.
+
+    Attributes:
+        keep: Number of versions that stay.
+        max_bytes: Maximum number of bytes of all versions; None for no bound.
+        keeps_descriptors: Whether readers must keep the descriptor of a version open; see
+            `shoal.shm.shared_files.pool`.
+
+    Raises:
+        WeightsNotFoundError: The folder has no weights.
+        WeightsCorruptError: The page is not one of this format.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            descriptor = os.open(folder / CONTROL, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            raise WeightsNotFoundError(f"no weights in {folder}: {error.strerror}") from None
+        try:
+            if os.fstat(descriptor).st_size < _SIZE:
+                raise WeightsCorruptError(f"{folder / CONTROL} is shorter than {_SIZE} bytes")
+            self._memory = mmap.mmap(descriptor, _SIZE)
+        finally:
+            os.close(descriptor)
+        if self._word(0).value != _MAGIC:
+            raise WeightsCorruptError(
+                f"{folder / CONTROL} begins with {self._word(0).value:#x}: expected {_MAGIC:#x}; "
+                "another version of shoal made these weights, or the page is damaged"
+            )
+        self._newest = self._word(_NEWEST)
+        self._bell = ctypes.c_uint32.from_buffer(self._memory, _BELL)
+        self._closed = ctypes.c_uint32.from_buffer(self._memory, _CLOSED)
+        self.keep = self._word(_KEEP).value
+        self.max_bytes: int | None = self._word(_MAX_BYTES).value or None
+        self.keeps_descriptors = bool(self._word(_DESCRIPTORS).value)
+
+    @staticmethod
+    def create(folder: Path, keep: int, max_bytes: int | None, *, keeps_descriptors: bool) -> None:
+        """Make the page of a folder that has none; it appears complete.
+
+        Raises:
+            FileExistsError: The folder has one.
+        """
+        page = bytearray(_SIZE)
+        words = {
+            0: _MAGIC,
+            _KEEP: keep,
+            _MAX_BYTES: max_bytes or 0,
+            _DESCRIPTORS: keeps_descriptors,
+        }
+        for at, value in words.items():
+            page[at : at + 8] = int(value).to_bytes(8, "little")
+        path = folder / f"v0-{os.getpid()}-{threading.get_ident()}"  # not the name of a version
+        path.write_bytes(page)
+        try:
+            path.chmod(0o600)
+            os.link(path, folder / CONTROL)
+        finally:
+            path.unlink()
+
+    def _word(self, at: int) -> ctypes.c_uint64:
+        return ctypes.c_uint64.from_buffer(self._memory, at)
+
+    @property
+    def newest(self) -> Version | None:
+        """The newest version; None before the first."""
+        return Version.unpacked(self._newest.value)
+
+    @property
+    def packed(self) -> int:
+        """The newest version, as `Version.packed` returns it."""
+        return self._newest.value
+
+    def note(self, version: Version) -> None:
+        """Make a version the newest, and wake all who wait."""
+        self._newest.value = version.packed()
+        self._ring()
+
+    @property
+    def end(self) -> str | None:
+        """Why the weights were closed; None if they are open."""
+        if not self._closed.value:
+            return None
+        text = bytes(self._memory[_TEXT:_SIZE])
+        return text.partition(b"\0")[0].decode(errors="replace")
+
+    def close(self, reason: str) -> None:
+        """End all waits, and let no version follow; only the first reason counts."""
+        if self._closed.value:
+            return
+        text = reason.encode()[: _SIZE - _TEXT - 1]
+        self._memory[_TEXT : _TEXT + len(text)] = text
+        self._closed.value = 1
+        self._ring()
+
+    def is_there(self) -> bool:
+        """Whether the page was not removed, as it is at the end of a job."""
+        return (self.folder / CONTROL).exists()
+
+    def wait(self, packed: int, wait: LongWait, check: Callable[[], None]) -> bool:
+        """Wait until the newest version differs from `packed`, or the weights end.
+
+        Args:
+            packed: A version, as `packed` returns it.
+            wait: Describes the wait.
+            check: Is called again and again, and ends the wait by raising.
+
+        Returns:
+            False if the deadline of the wait has passed.
+        """
+        while True:
+            check()
+            bell = self._bell.value
+            if self._newest.value != packed or self._closed.value or not self.is_there():
+                return True
+            if wait.deadline.expired:
+                return False
+            self._sleep(bell, wait.step(_SLICE_S))
+            wait.tick()
+
+    def _sleep(self, bell: int, seconds: float) -> None:
+        if _FUTEX is None:
+            time.sleep(min(_TRY_S, seconds))
+            return
+        whole = int(seconds)
+        limit = _Timespec(whole, int((seconds - whole) * 1e9))
+        # It also returns for a signal, and if the bell rang meanwhile: the caller looks again.
+        _libc.syscall(
+            _FUTEX, ctypes.byref(self._bell), _FUTEX_WAIT, bell, ctypes.byref(limit), None, 0
+        )
+
+    def _ring(self) -> None:
+        self._bell.value += 1
+        if _FUTEX is not None:
+            _libc.syscall(_FUTEX, ctypes.byref(self._bell), _FUTEX_WAKE, 2**31 - 1, None, None, 0)
+
+
+_locks: dict[Path, threading.Lock] = {}
+
+# Another thread of the parent may hold one.
+in_child(ChildStage.FORGET, _locks.clear)
+
+
+@contextlib.contextmanager
+def publisher_lock(folder: Path, wait: LongWait) -> Iterator[None]:
+    """Hold the lock of the one process that publishes in a folder.
+
+    The kernel frees the lock when its process dies, whatever children it has forked.
+
+    Raises:
+        ShoalTimeoutError: Another process held it until the deadline.
+        WeightsNotFoundError: The folder was removed.
+    """
+    mutex = _locks.setdefault(folder, threading.Lock())
+    # The kernel's lock belongs to the process: closing any descriptor of the file would free it.
+    _try_until(lambda: mutex.acquire(blocking=False), wait)
+    try:
+        descriptor = _opened(folder)
+        try:
+            _try_until(lambda: _is_locked_now(descriptor), wait)
+            yield
+        finally:
+            os.close(descriptor)
+    finally:
+        mutex.release()
+
+
+def _opened(folder: Path) -> int:
+    try:
+        return os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        raise WeightsNotFoundError(f"{folder} was removed") from None
+
+
+def _is_locked_now(descriptor: int) -> bool:
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
+        raise
+    return True
+
+
+def _try_until(attempt: Callable[[], bool], wait: LongWait) -> None:
+    while not attempt():
+        if wait.deadline.expired:
+            raise ShoalTimeoutError(
+                f"{wait.describe()}: no end of it within {wait.deadline.timeout:g} s"
+            )
+        time.sleep(wait.step(_TRY_S))  # neither lock can be waited for with a deadline
+        wait.tick()

@@ -1,0 +1,631 @@
+"""The layout of a version: which bytes of a state go where in its file, and back to tensors.
+
+A file has a header, blocks of data, a description, and the digests of the blocks, in this order. A
+block holds one tensor or array, or several that share memory; these share it where they are read,
+too. Data is copied once, from where it is to the file; only the description, and small values of
+other types, are pickled. The blocks of a delta that did not change are in files of older versions.
+"""
+
+import ctypes
+import math
+import pickle
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shoal import pickling
+from shoal.errors import DependencyError, ShoalValueError, WeightsCorruptError
+from shoal.shm.shared_files.mapping import copy_into
+from shoal.transport.torch.accelerator import stage_to_pinned_cpu
+from shoal.weights.hashing import DIGEST_BYTES
+from shoal.weights.version import Version
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Description",
+    "Leaf",
+    "Mark",
+    "Placement",
+    "StateLayout",
+    "Value",
+    "flattened",
+    "keys_of",
+    "read",
+    "view",
+]
+
+_MAGIC = b"SHOALW\x00\x02"
+_HEADER = struct.Struct("<8sQQ")
+"""The magic bytes, and where the description begins and ends; then the digests follow."""
+_ALIGNMENT = 64
+
+_VALUE_BYTES = 2**20
+"""Maximum number of bytes of a value that is neither a tensor nor an array."""
+
+_SPARSE = 4
+"""Tensors that share memory are one block if it has at most this many times their bytes."""
+
+_PIECE = 64 * 2**20
+"""Number of bytes of a tensor on an accelerator that are staged at once."""
+
+
+class Leaf(NamedTuple):
+    """A tensor or an array of a version.
+
+    Attributes:
+        kind: `torch` or `numpy`.
+        dtype: The name of torch's dtype, or numpy's description of a dtype.
+        shape: The shape.
+        strides: The strides: in elements for torch, in bytes for numpy.
+        block: The number of its block.
+        offset: The offset in bytes of its first element in the block.
+    """
+
+    kind: str
+    dtype: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    block: int
+    offset: int
+
+
+class Value(NamedTuple):
+    """A small value of another type, as a pickle and its buffers."""
+
+    data: bytes
+    buffers: tuple[bytes, ...]
+
+    def load(self) -> Any:
+        """Return a new copy of the value."""
+        return pickling.loads(self.data, [bytearray(buffer) for buffer in self.buffers])
+
+
+Entries = dict[str, Leaf | Value]
+Copy = Callable[[memoryview], None]
+"""Copies data to a part of a file."""
+
+
+class Block(NamedTuple):
+    """The bytes of one or several tensors of a version.
+
+    Attributes:
+        file: The number of its file in `Description.files`.
+        start: Its offset in the file in bytes.
+        size: Its number of bytes.
+    """
+
+    file: int
+    start: int
+    size: int
+
+
+class Description(NamedTuple):
+    """What is in a version.
+
+    Attributes:
+        files: The versions in whose files the blocks are; the first is the version itself.
+        blocks: The blocks.
+        entries: The leaves and values by name, in the order of the state.
+        digests: The digest of each block; None for one that has none.
+    """
+
+    files: tuple[Version, ...]
+    blocks: tuple[Block, ...]
+    entries: Entries
+    digests: tuple[bytes | None, ...]
+
+    def names_of(self, block: int) -> list[str]:
+        """Return the names of the tensors and arrays of a block."""
+        return [
+            name
+            for name, entry in self.entries.items()
+            if isinstance(entry, Leaf) and entry.block == block
+        ]
+
+
+class Piece(NamedTuple):
+    """A block of a state that is to be published.
+
+    Attributes:
+        size: Its number of bytes.
+        source: A contiguous buffer with its bytes, or the function that copies them.
+        marks: For each of its tensors of torch what changes when it is written to; None if there is
+            another one.
+    """
+
+    size: int
+    source: Any
+    marks: tuple[Any, ...] | None
+
+
+class _Source(NamedTuple):
+    """A tensor or array to publish.
+
+    Attributes:
+        name: Its name.
+        kind: As of `Leaf`.
+        value: The tensor or array.
+        dtype: As of `Leaf`.
+        device: The device of its memory.
+        strides: As of `Leaf`.
+        nbytes: The number of bytes of its elements.
+        itemsize: The number of bytes of one.
+        first: The address of its first element.
+        start: The lowest address of its bytes.
+        end: The address after the last of its bytes.
+    """
+
+    name: str
+    kind: str
+    value: Any
+    dtype: Any
+    device: str
+    strides: tuple[int, ...]
+    nbytes: int
+    itemsize: int
+    first: int
+    start: int
+    end: int
+
+    @classmethod
+    def of(cls, name: str, kind: str, value: Any, dtype: Any, device: str, first: int) -> "_Source":
+        """Return the source of a tensor or array with data, whose first element is at `first`."""
+        itemsize = value.itemsize
+        strides = value.stride() if kind == "torch" else value.strides
+        scale = itemsize if kind == "torch" else 1
+        reaches = [s * scale * (n - 1) for s, n in zip(strides, value.shape, strict=True)]
+        nbytes = math.prod(value.shape) * itemsize
+        start = first + sum(reach for reach in reaches if reach < 0)
+        end = first + sum(reach for reach in reaches if reach > 0) + itemsize
+        if not nbytes:
+            start = end = first = 0
+        return cls(
+            name, kind, value, dtype, device, tuple(strides), nbytes, itemsize, first, start, end
+        )
+
+    @property
+    def span(self) -> int:
+        return self.end - self.start
+
+    def leaf(self, block: int, offset: int) -> Leaf:
+        """Return the leaf of a block in which the elements lie as in the source."""
+        return Leaf(self.kind, self.dtype, tuple(self.value.shape), self.strides, block, offset)
+
+    def mark(self) -> Any:
+        """Return what changes when a tensor of torch is written to, but not through `.data`."""
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        try:
+            written = self.value._version  # noqa: SLF001  (torch has no other name for it)
+        except RuntimeError:  # an inference tensor has no version
+            return None
+        storage = StorageWeakRef(self.value.untyped_storage())  # type: ignore[no-untyped-call]
+        return Mark(storage, written, self.first)
+
+
+class Mark(NamedTuple):
+    """A storage that is not kept alive, the count of writes to it, and an address in it."""
+
+    storage: Any
+    written: int
+    first: int
+
+    def is_same(self, other: "Mark") -> bool:
+        """Whether the tensor has not been written to since it had the other mark."""
+        return (
+            not other.storage.expired()
+            and self.storage.cdata == other.storage.cdata
+            and self[1:] == other[1:]
+        )
+
+
+class StateLayout:
+    """The blocks of a state, and which parts of the state they hold.
+
+    Args:
+        state: A dict of names to tensors, arrays, small values, and dicts of such.
+        dtype: A dtype of torch to which floating-point tensors are cast on the way; None for none.
+
+    Attributes:
+        pieces: The blocks.
+        entries: The leaves and values by name, in the order of the state.
+        nbytes: The number of bytes of all blocks.
+
+    Raises:
+        ShoalValueError: The state cannot be published; the text names the part.
+    """
+
+    def __init__(self, state: Mapping[str, Any], dtype: "torch.dtype | None" = None) -> None:
+        self._dtype = dtype
+        found: dict[str, Leaf | Value | None] = {}
+        self._sources: list[_Source] = []  # kept, because buffers only point to their memory
+        for name, value in flattened(state, "publish"):
+            if name in found:
+                raise ShoalValueError(f"publish: two parts of the state have the name {name!r}")
+            source = _source(name, value)
+            # None holds the place, so that the entries have the order of the state.
+            found[name] = _value(name, value) if source is None else None
+            if source is not None:
+                self._sources.append(source)
+        self.pieces: list[Piece] = []
+        for group in _groups(self._sources):
+            self._add(group, found)
+        self.entries: Entries = {name: entry for name, entry in found.items() if entry is not None}
+        self.nbytes = sum(piece.size for piece in self.pieces)
+
+    def _add(self, group: list[_Source], found: dict[str, Leaf | Value | None]) -> None:
+        """Make a block of sources that share memory, or of one that does not."""
+        block, start = len(self.pieces), min(source.start for source in group)
+        size = max(source.end for source in group) - start
+        only = group[0]
+        dtype = self._cast_of(group)
+        copied: Any
+        if len(group) == 1 and only.span > only.nbytes:
+            found[only.name] = _scattered(only, block, dtype)
+            size = only.nbytes // only.itemsize * (dtype or only.value.dtype).itemsize
+            copied = partial(_gather, only, dtype)
+        elif dtype is not None:
+            count, unit = size // only.itemsize, dtype.itemsize
+            for source in group:
+                at = (source.first - start) // source.itemsize * unit
+                found[source.name] = source.leaf(block, at)._replace(dtype=_name_of(dtype))
+            size, copied = count * unit, partial(_cast, only.value, start, count, dtype)
+        else:
+            for source in group:
+                found[source.name] = source.leaf(block, source.first - start)
+            if only.device == "cpu":
+                copied = (ctypes.c_ubyte * size).from_address(start) if size else b""
+            else:
+                copied = partial(_stage, only.value, start) if size else b""
+        marks = None
+        if all(source.kind == "torch" for source in group):
+            found_marks = tuple(source.mark() for source in group)
+            marks = None if None in found_marks else found_marks
+        self.pieces.append(Piece(size, copied, marks))
+
+    def _cast_of(self, group: list[_Source]) -> "torch.dtype | None":
+        """Return the dtype to cast a group to; None if it keeps its own.
+
+        Raises:
+            ShoalValueError: Its tensors are not all of one dtype.
+        """
+        wanted = self._dtype
+        if wanted is None or not any(
+            source.kind == "torch"
+            and source.value.is_floating_point()
+            and source.value.dtype != wanted
+            and source.nbytes
+            for source in group
+        ):
+            return None
+        others = [source for source in group if source.dtype != group[0].dtype]
+        if others:
+            raise ShoalValueError(
+                f"publish: dtype={_name_of(wanted)}: {group[0].name!r} and {others[0].name!r} share "
+                f"memory and have the dtypes {group[0].dtype} and {others[0].dtype}, so it cannot be "
+                "cast; publish them without dtype="
+            )
+        return wanted
+
+    def keys(self) -> list[tuple[Any, ...]]:
+        """Return for each block what two versions must have in common to share it."""
+        return _keys([piece.size for piece in self.pieces], self.entries)
+
+    def place(self, version: Version, shared: Mapping[int, tuple[Version, int]]) -> "Placement":
+        """Return where each block goes.
+
+        Args:
+            version: The version.
+            shared: The version and the offset in its file of each block that is there already.
+        """
+        return Placement(self, version, shared)
+
+
+class Placement:
+    """Where the blocks of a state go in the file of a version.
+
+    Attributes:
+        copied: The numbers of the blocks that are copied, each with its offset.
+        nbytes: The size of the file in bytes.
+    """
+
+    def __init__(
+        self, layout: StateLayout, version: Version, shared: Mapping[int, tuple[Version, int]]
+    ) -> None:
+        files, blocks = {version: 0}, []
+        self.copied: list[tuple[int, int]] = []
+        end = _aligned(_HEADER.size)
+        for number, piece in enumerate(layout.pieces):
+            if number in shared:
+                other, start = shared[number]
+                blocks.append(Block(files.setdefault(other, len(files)), start, piece.size))
+                continue
+            blocks.append(Block(0, end, piece.size))
+            self.copied.append((number, end))
+            end = _aligned(end + piece.size)
+        self._blocks = blocks
+        self._description = pickle.dumps(
+            (
+                tuple(map(tuple, files)),
+                tuple(map(tuple, blocks)),
+                {
+                    name: (type(entry).__name__, tuple(entry))
+                    for name, entry in layout.entries.items()
+                },
+            ),
+            protocol=5,
+        )
+        self._start = end
+        self._end = end + len(self._description)
+        self.nbytes = self._end + DIGEST_BYTES * len(blocks)
+
+    def frame(self, digests: Mapping[int, bytes]) -> list[tuple[int, bytes]]:
+        """Return what is written around the blocks: pairs of an offset and bytes.
+
+        Args:
+            digests: The digest of each block; empty for none.
+        """
+        table = b"".join(
+            digests.get(number, bytes(DIGEST_BYTES)) for number in range(len(self._blocks))
+        )
+        header = _HEADER.pack(_MAGIC, self._start, self._end)
+        return [(self._start, self._description), (self._end, table), (0, header)]
+
+
+def _keys(sizes: list[int], entries: Mapping[str, Leaf | Value]) -> list[tuple[Any, ...]]:
+    found: list[list[Any]] = [[size] for size in sizes]
+    for name, entry in entries.items():
+        if isinstance(entry, Leaf):
+            found[entry.block].append((name, entry._replace(block=0)))
+    return [tuple(key) for key in found]
+
+
+def keys_of(description: Description) -> list[tuple[Any, ...]]:
+    """Return the keys of a version's blocks, as `StateLayout.keys` does."""
+    return _keys([block.size for block in description.blocks], description.entries)
+
+
+def read(memory: memoryview) -> Description:
+    """Return what is in a version's file.
+
+    Raises:
+        WeightsCorruptError: The file is not one of a version.
+    """
+    header = bytes(memory[: _HEADER.size])
+    magic, start, end = _HEADER.unpack(header.ljust(_HEADER.size))
+    if magic != _MAGIC or not start <= end <= len(memory):
+        raise WeightsCorruptError(f"the header of a version is {header!r}")
+    kinds = {"Leaf": Leaf, "Value": Value}
+    try:
+        files, blocks, entries = pickle.loads(memory[start:end])
+        table = bytes(memory[end : end + DIGEST_BYTES * len(blocks)])
+        digests = [table[at : at + DIGEST_BYTES] for at in range(0, len(table), DIGEST_BYTES)]
+        return Description(
+            tuple(Version(*file) for file in files),
+            tuple(Block(*block) for block in blocks),
+            {name: kinds[kind](*fields) for name, (kind, fields) in entries.items()},
+            tuple(digest if any(digest) else None for digest in digests),
+        )
+    except Exception as error:
+        raise WeightsCorruptError(f"the description of a version is damaged: {error}") from error
+
+
+def view(leaf: Leaf, name: str, block: memoryview, storages: dict[int, Any]) -> Any:
+    """Return a tensor or an array on the memory of a version's file.
+
+    Args:
+        leaf: What to return.
+        name: Its name, for errors.
+        block: The memory of its block.
+        storages: The storages that earlier calls made, by the number of the block.
+
+    Raises:
+        DependencyError: Its package is not installed.
+    """
+    if leaf.kind == "numpy":
+        return _numpy_view(leaf, block)
+    try:
+        return _torch_view(leaf, block, storages)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise DependencyError(
+            f"{name!r} was published as a tensor of torch, which is not installed here; run: pip "
+            "install torch"
+        ) from None
+
+
+def _torch_view(leaf: Leaf, block: memoryview, storages: dict[int, Any]) -> "torch.Tensor":
+    import torch
+
+    dtype = getattr(torch, leaf.dtype)
+    if not len(block):
+        return torch.empty(leaf.shape, dtype=dtype)
+    storage = storages.get(leaf.block)
+    if storage is None:
+        found = torch.frombuffer(block, dtype=torch.uint8).untyped_storage()
+        storage = storages.setdefault(leaf.block, found)
+    tensor = torch.empty(0, dtype=dtype)
+    return tensor.set_(storage, leaf.offset // tensor.element_size(), leaf.shape, leaf.strides)
+
+
+def _numpy_view(leaf: Leaf, block: memoryview) -> Any:
+    dtype = np.lib.format.descr_to_dtype(leaf.dtype)
+    if not len(block):
+        values = np.empty(leaf.shape, dtype)
+    else:
+        values = np.ndarray(leaf.shape, dtype, block, leaf.offset, leaf.strides)
+    values.flags.writeable = False
+    return values
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGNMENT) * _ALIGNMENT
+
+
+def flattened(state: Any, operation: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the parts of nested dicts, with their names joined by dots.
+
+    Args:
+        state: The dict.
+        operation: What is done with it, for errors.
+        prefix: What the names begin with.
+
+    Raises:
+        ShoalValueError: It is not a dict, or a name is not a text.
+    """
+    if not isinstance(state, Mapping):
+        raise ShoalValueError(
+            f"{operation}: a state of type {type(state).__name__}: expected a dict of names to "
+            "tensors, arrays and small values, such as module.state_dict()"
+        )
+    for name, value in state.items():
+        if not isinstance(name, str) or not name:
+            where = f"the part {prefix[:-1]!r}" if prefix else "the state"
+            raise ShoalValueError(f"{operation}: {where} has the name {name!r}: expected a text")
+        if isinstance(value, Mapping):
+            yield from flattened(value, operation, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _value(name: str, value: Any) -> Value:
+    data, buffers = pickling.dumps(value)
+    size = len(data) + sum(buffer.nbytes for buffer in buffers)
+    if size > _VALUE_BYTES:
+        raise ShoalValueError(
+            f"publish: {name!r} of type {type(value).__name__} has {size:,} bytes as a pickle: "
+            f"expected at most {_VALUE_BYTES:,}; give tensors and arrays names of their own"
+        )
+    return Value(data, tuple(map(bytes, buffers)))
+
+
+def _source(name: str, value: Any) -> _Source | None:
+    """Return a tensor or an array as a source; None for another value."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        _check_tensor(name, value)
+        tensor = value.detach()
+        if tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.resolve_conj().resolve_neg()
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return _Source.of(name, "torch", tensor, dtype, str(tensor.device), tensor.data_ptr())
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        values = value.view(np.ndarray)
+        first = values.__array_interface__["data"][0]
+        description = np.lib.format.dtype_to_descr(values.dtype)
+        return _Source.of(name, "numpy", values, description, "cpu", first)
+    return None
+
+
+def _check_tensor(name: str, tensor: "torch.Tensor") -> None:
+    import torch
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    is_wrapper: bool = is_traceable_wrapper_subclass(tensor)
+    if is_wrapper:
+        kind = type(tensor).__name__
+    elif tensor.is_quantized:
+        kind = "quantized tensor"
+    elif tensor.layout != torch.strided:
+        kind = f"tensor of layout {tensor.layout}"
+    elif tensor.device.type == "meta":
+        kind = "tensor without data, on the device meta"
+    else:
+        return
+    raise ShoalValueError(f"publish: {name!r} is a {kind}: expected a plain tensor with data")
+
+
+def _groups(sources: list[_Source]) -> Iterator[list[_Source]]:
+    """Yield the sources that share memory together, and each other one alone."""
+    found: list[_Source] = []
+    end = 0
+    for source in sorted(sources, key=lambda source: (source.device, source.start)):
+        if found and source.device == found[0].device and source.start < end:
+            found.append(source)
+            end = max(end, source.end)
+            continue
+        yield from _together(found)
+        found, end = [source], source.end
+    yield from _together(found)
+
+
+def _together(group: list[_Source]) -> Iterator[list[_Source]]:
+    if len(group) < 2:  # noqa: PLR2004  (there is nothing to share memory with)
+        yield from filter(None, [group])
+        return
+    start = min(source.start for source in group)
+    span = max(source.end for source in group) - start
+    is_aligned = all((source.first - start) % source.itemsize == 0 for source in group)
+    if is_aligned and span <= _SPARSE * sum(source.nbytes for source in group):
+        yield group
+    else:
+        yield from ([source] for source in group)
+
+
+def _scattered(source: _Source, block: int, dtype: "torch.dtype | None") -> Leaf:
+    """Return the leaf of a source with gaps between its elements, which has none in the file."""
+    shape = tuple(source.value.shape)
+    unit = 1 if source.kind == "torch" else source.itemsize
+    strides = [unit * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    name = source.dtype if dtype is None else _name_of(dtype)
+    return Leaf(source.kind, name, shape, tuple(strides), block, 0)
+
+
+def _name_of(dtype: "torch.dtype") -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _gather(source: _Source, dtype: "torch.dtype | None", target: memoryview) -> None:
+    """Copy the elements of a source one after the other."""
+    if source.kind == "numpy":
+        np.copyto(np.ndarray(source.value.shape, source.value.dtype, target), source.value)
+        return
+    values = _tensor_on(target, dtype or source.value.dtype)
+    values.view(source.value.shape).copy_(source.value)
+
+
+def _tensor_on(target: memoryview, dtype: "torch.dtype") -> "torch.Tensor":
+    import torch
+
+    return torch.frombuffer(target, dtype=torch.uint8).view(dtype)
+
+
+def _cast(
+    tensor: "torch.Tensor", start: int, count: int, dtype: "torch.dtype", target: memoryview
+) -> None:
+    """Copy elements from an address of the tensor's memory, as another dtype."""
+    whole = _elements(tensor, tensor.dtype, start, count)
+    values = _tensor_on(target, dtype)
+    for offset in range(0, count, _PIECE):
+        piece = whole[offset : offset + _PIECE]
+        if tensor.device.type != "cpu":
+            piece = stage_to_pinned_cpu(piece.to(dtype))
+        values[offset : offset + _PIECE].copy_(piece)
+
+
+def _elements(
+    tensor: "torch.Tensor", dtype: "torch.dtype", start: int, count: int
+) -> "torch.Tensor":
+    """Return the elements from an address of the tensor's memory."""
+    import torch
+
+    storage = tensor.untyped_storage()
+    whole = torch.empty(0, dtype=dtype, device=tensor.device)
+    return whole.set_(storage, (start - storage.data_ptr()) // dtype.itemsize, (count,), (1,))
+
+
+def _stage(tensor: "torch.Tensor", start: int, target: memoryview) -> None:
+    """Copy the bytes from an address of an accelerator's memory, through pinned memory."""
+    import torch
+
+    whole = _elements(tensor, torch.uint8, start, len(target))
+    for offset in range(0, len(target), _PIECE):
+        piece = stage_to_pinned_cpu(whole[offset : offset + _PIECE])
+        copy_into(target, [(offset, piece.numpy())])

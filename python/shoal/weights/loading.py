@@ -1,0 +1,224 @@
+"""Loads a snapshot into a module or a dict of tensors, and reports what became of each name."""
+
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shoal.errors import ShoalValueError
+from shoal.weights.layout import flattened
+
+if TYPE_CHECKING:
+    import torch
+
+    from shoal.weights.snapshot import Snapshot
+
+__all__ = ["LoadReport", "differing", "load"]
+
+_SHOWN = 5
+"""Maximum number of names of one kind in an error."""
+
+
+class LoadReport(NamedTuple):
+    """What became of each name of a snapshot and of the target; a name is in one of the fields.
+
+    Attributes:
+        loaded: The target has the snapshot's values now, and had others before.
+        unchanged: The target had the same values before.
+        tied: The target's tensor is the memory of another name, which was loaded or unchanged.
+        missing: The snapshot does not have this name of the target.
+        unexpected: The target does not have this tensor of the snapshot.
+        differing: After the load the target has other values than the snapshot: a hook of the
+            module changed or dropped them.
+    """
+
+    loaded: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    tied: tuple[str, ...]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    differing: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{len(names)} {field}" for field, names in self._asdict().items())
+
+
+def load(snapshot: "Snapshot", target: Any, *, strict: bool) -> LoadReport:
+    """Load a snapshot; see `Snapshot.load_into`."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(target, torch.nn.Module):
+        return _load_module(snapshot, target, strict=strict)
+    if not isinstance(target, Mapping):
+        raise ShoalValueError(
+            f"load_into: a target of type {type(target).__name__}: expected a module, or a dict of "
+            "tensors and arrays"
+        )
+    parts = dict(flattened(target, "load_into"))
+    _check(snapshot, parts, strict=strict)
+    had = _had(snapshot, parts)
+    for name, part in parts.items():
+        if name in snapshot and had.get(name) != "tied":
+            _copy(snapshot[name], part, target, name)
+    return _report(snapshot, parts, had, ())
+
+
+def differing(snapshot: "Snapshot", target: Any) -> tuple[str, ...]:
+    """Return the names whose values differ; see `Snapshot.diff`."""
+    torch = sys.modules.get("torch")
+    is_module = torch is not None and isinstance(target, torch.nn.Module)
+    parts = target.state_dict() if is_module else dict(flattened(target, "diff"))
+    found = [name for name in snapshot if name in parts and not _same(snapshot[name], parts[name])]
+    missing, unexpected = _one_sided(snapshot, parts)
+    return (*found, *missing, *unexpected)
+
+
+def _load_module(snapshot: "Snapshot", module: "torch.nn.Module", *, strict: bool) -> LoadReport:
+    parts = module.state_dict()
+    hooked = [name for name, part in module.named_modules() if _has_hooks(part)]
+    if not hooked:  # hooks may take names that `state_dict` does not have
+        _check(snapshot, parts, strict=strict)
+    had = _had(snapshot, parts)
+    wanted = {
+        name: snapshot[name] for name in snapshot if name in parts or snapshot.is_tensor(name)
+    }
+    try:
+        module.load_state_dict(wanted, strict=strict)
+    except RuntimeError as error:
+        raise ShoalValueError(f"load_into: {snapshot!r}: {error}") from None
+    now = module.state_dict() if hooked else {}
+    wrong = [
+        name for name, part in now.items() if name in snapshot and not _same(snapshot[name], part)
+    ]
+    if wrong and strict:
+        raise ShoalValueError(
+            f"load_into: {snapshot!r}: the module has other values of {_shown(wrong)} after the "
+            f"load: hooks of {_shown(hooked)} changed them; use strict=False to accept that"
+        )
+    return _report(snapshot, parts, had, wrong)
+
+
+def _has_hooks(module: "torch.nn.Module") -> bool:
+    names = ("_state_dict_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
+    return any(getattr(module, name, None) for name in names)
+
+
+def _check(snapshot: "Snapshot", parts: Mapping[str, Any], *, strict: bool) -> None:
+    """Check names and shapes, before anything is written.
+
+    Raises:
+        ShoalValueError: A shape differs, or with `strict` a name is only on one side.
+    """
+    problems = []
+    for name, part in parts.items():
+        if name in snapshot and snapshot.is_tensor(name):
+            shape = getattr(part, "shape", None)
+            if shape is None or tuple(shape) != tuple(snapshot[name].shape):
+                there = "no tensor" if shape is None else f"shape {tuple(shape)}"
+                problems.append(
+                    f"{name!r} has shape {tuple(snapshot[name].shape)}, and {there} in the target"
+                )
+    if strict:
+        missing, unexpected = _one_sided(snapshot, parts)
+        if missing:
+            problems.append(f"missing in the snapshot: {_shown(missing)}")
+        if unexpected:
+            problems.append(f"missing in the target: {_shown(unexpected)}")
+    if problems:
+        raise ShoalValueError(f"load_into: {snapshot!r}: nothing was loaded: {'; '.join(problems)}")
+
+
+def _one_sided(snapshot: "Snapshot", parts: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the names that are missing in the snapshot, and its tensors that the target lacks."""
+    missing = [name for name in parts if name not in snapshot]
+    return missing, [name for name in snapshot if name not in parts and snapshot.is_tensor(name)]
+
+
+def _had(snapshot: "Snapshot", parts: Mapping[str, Any]) -> dict[str, str]:
+    """Return for each name of both sides: whether the target is tied, unchanged, or loaded."""
+    found, seen = {}, set()
+    for name, part in parts.items():
+        if name not in snapshot:
+            continue
+        place = _place(part)
+        if place is not None and place in seen:
+            found[name] = "tied"
+        else:
+            found[name] = "unchanged" if _same(snapshot[name], part) else "loaded"
+        seen.add(place)
+    return found
+
+
+def _place(part: Any) -> Any:
+    """Return what is equal for two names of the same memory; None if it has none."""
+    if isinstance(part, np.ndarray):
+        return (
+            (part.__array_interface__["data"][0], part.shape, part.strides) if part.size else None
+        )
+    if hasattr(part, "data_ptr") and part.numel():
+        return str(part.device), part.data_ptr(), tuple(part.shape), part.stride()
+    return None
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    """Whether a tensor or value of the target equals one of the snapshot, cast to its type."""
+    if hasattr(ours, "data_ptr") and hasattr(theirs, "data_ptr"):
+        import torch
+
+        if ours.shape != theirs.shape:
+            return False
+        cast = ours.to(theirs.device, theirs.dtype)
+        return torch.equal(_bits(cast), _bits(theirs.detach()))
+    if isinstance(ours, np.ndarray) and isinstance(theirs, np.ndarray):
+        return np.array_equal(ours, theirs)
+    return type(ours) is type(theirs) and bool(ours == theirs)
+
+
+def _bits(tensor: "torch.Tensor") -> "torch.Tensor":
+    """Return the bytes of a tensor: NaN equals itself then, and every dtype can be compared."""
+    import torch
+
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def _copy(source: Any, part: Any, target: Any, name: str) -> None:
+    if hasattr(part, "copy_"):
+        import torch
+
+        with torch.no_grad():
+            part.copy_(torch.as_tensor(source.copy()) if isinstance(source, np.ndarray) else source)
+    elif isinstance(part, np.ndarray):
+        np.copyto(part, source, casting="same_kind")
+    else:
+        *above, last = name.split(".")
+        holder = target
+        for key in above:
+            holder = holder.get(key) if isinstance(holder, Mapping) else None
+        if isinstance(target, MutableMapping) and name in target:
+            target[name] = source
+        elif isinstance(holder, MutableMapping):
+            holder[last] = source
+
+
+def _report(
+    snapshot: "Snapshot", parts: Mapping[str, Any], had: dict[str, str], wrong: Any
+) -> LoadReport:
+    missing, unexpected = _one_sided(snapshot, parts)
+    apart = set(wrong)
+
+    def named(kind: str) -> tuple[str, ...]:
+        return tuple(name for name, found in had.items() if found == kind and name not in apart)
+
+    return LoadReport(
+        named("loaded"),
+        named("unchanged"),
+        named("tied"),
+        tuple(missing),
+        tuple(unexpected),
+        tuple(wrong),
+    )
+
+
+def _shown(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + more

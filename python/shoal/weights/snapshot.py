@@ -1,0 +1,148 @@
+"""`Snapshot`: one version of weights, read in place."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from shoal.errors import ShoalValueError, WeightsCorruptError
+from shoal.weights.hashing import digests_of
+from shoal.weights.layout import Description, Leaf, view
+from shoal.weights.loading import LoadReport, differing, load
+from shoal.weights.version import Version
+
+__all__ = ["Snapshot"]
+
+
+class Snapshot(Mapping[str, Any]):
+    """One version of weights, as tensors and arrays on the memory that was published.
+
+    Nothing is copied. The snapshot, and each tensor and array of it, stays valid and unchanged while
+    anything refers to it, whatever is published meanwhile. A reader's write to a tensor stays in its
+    process and costs the pages that it touches; numpy's arrays refuse writes.
+
+    `snapshot[name]` returns a tensor, an array or a small value. The name of a part of a nested dict
+    is its names joined by dots. `snapshot["actor"]` returns a dict of all parts whose names begin
+    with `actor.`, by the rest of the name.
+
+    Attributes:
+        version: The version.
+        nbytes: The number of bytes of its tensors and arrays.
+    """
+
+    def __init__(
+        self, version: Version, description: Description, memories: Sequence[memoryview]
+    ) -> None:
+        self.version = version
+        self.nbytes = sum(block.size for block in description.blocks)
+        self._description = description
+        self._entries = description.entries
+        self._memories = memories
+        self._views: dict[str, Any] = {}
+        self._storages: dict[int, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        found = self._views.get(name)
+        if found is not None:
+            return found
+        entry = self._entries.get(name)
+        if entry is None:
+            return self._below(name)
+        if isinstance(entry, Leaf):
+            found = view(entry, name, self._block(entry.block), self._storages)
+            return self._views.setdefault(name, found)
+        return entry.load()
+
+    def _block(self, number: int) -> memoryview:
+        file, start, size = self._description.blocks[number]
+        return self._memories[file][start : start + size]
+
+    def _below(self, name: str) -> dict[str, Any]:
+        prefix = f"{name}."
+        found = {
+            other[len(prefix) :]: self[other] for other in self._entries if other.startswith(prefix)
+        }
+        if not found:
+            raise KeyError(name)
+        return found
+
+    def is_tensor(self, name: str) -> bool:
+        """Whether a name is that of a tensor or an array, not of a small value."""
+        return isinstance(self._entries.get(name), Leaf)
+
+    def load_into(self, target: Any, *, strict: bool = True) -> LoadReport:
+        """Copy the tensors and arrays into a module, or into a dict of tensors and arrays.
+
+        Names and shapes are checked before anything is written; values are cast to the dtypes of
+        the target. A module is loaded by its `load_state_dict`, so its hooks run; afterwards its
+        values are compared with the snapshot if it has any. Small values of the snapshot that the
+        target does not have are ignored.
+
+        Args:
+            target: A `torch.nn.Module`, or a dict that may be nested.
+            strict: Whether a name that only one side has, or a hook that changed values, is an
+                error.
+
+        Returns:
+            What became of each name.
+
+        Raises:
+            ShoalValueError: The target does not fit.
+        """
+        return load(self, target, strict=strict)
+
+    def verify(self) -> None:
+        """Compare the bytes in memory with the hashes that were made when they were published.
+
+        Raises:
+            WeightsCorruptError: Bytes differ; the text names the tensors and the version. A write of
+                this process to a tensor of the snapshot counts too.
+            ShoalValueError: The version was published without hashes.
+        """
+        promised = {
+            number: digest
+            for number, digest in enumerate(self._description.digests)
+            if digest is not None
+        }
+        if not promised and self._description.blocks:
+            raise ShoalValueError(
+                f"verify: version {self.version} was published with checksum=False: there is nothing "
+                "to compare with"
+            )
+        found = digests_of([self._block(number) for number in promised])
+        wrong = [
+            name
+            for (number, theirs), ours in zip(promised.items(), found, strict=True)
+            if ours != theirs
+            for name in self._description.names_of(number)
+        ]
+        if wrong:
+            raise WeightsCorruptError(
+                f"verify: version {self.version}: the bytes of {', '.join(map(repr, wrong))} are not "
+                "those that were published"
+            )
+
+    def diff(self, target: Any) -> tuple[str, ...]:
+        """Return the names whose values differ in a module or a dict, or that only one side has.
+
+        Values are compared as the target's dtypes hold them.
+
+        Args:
+            target: A `torch.nn.Module`, or a dict that may be nested.
+        """
+        return differing(self, target)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other  # the values of tensors cannot be compared as those of a dict are
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"Snapshot(version={self.version}, {len(self)} names, {self.nbytes:,} bytes)"

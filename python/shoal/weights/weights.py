@@ -1,0 +1,470 @@
+"""`Weights`: the public class of weights that a job publishes and reads by their name."""
+
+import concurrent.futures
+import contextlib
+import sys
+import threading
+from typing import Any, Self
+
+from shoal._ray import in_process
+from shoal.channel.create import connect, create, routes_of
+from shoal.context import current, describe_self
+from shoal.deadline import Deadline
+from shoal.errors import (
+    ChannelClosed,
+    ChannelError,
+    ChannelExistsError,
+    ChannelNotFoundError,
+    ShoalValueError,
+    WeightsClosed,
+    WeightsError,
+    WeightsExistsError,
+    WeightsNotFoundError,
+)
+from shoal.futures import fail, fulfil
+from shoal.job_end import tie_to_job
+from shoal.queues.wait import JOB_HAS_ENDED
+from shoal.reused_threads import run_in_thread
+from shoal.weights.actor import WeightsSettings, WeightsWorker
+from shoal.weights.layout import StateLayout
+from shoal.weights.snapshot import Snapshot
+from shoal.weights.store import Store, WeightsStats
+from shoal.weights.version import Version
+from shoal.work import AsyncChannelWork, AsyncWork
+
+__all__ = ["Subscription", "Weights"]
+
+Future = concurrent.futures.Future[Any]
+
+_PREFIX = "weights/"
+"""The name of the actor begins with it, so that a channel may have the name of weights."""
+
+
+class Weights:
+    """Versions of a state, which one process publishes and all processes of its node read in place.
+
+    A publisher writes a state into shared memory once. Each version is complete before anyone sees
+    it, and never changes; newer versions compare greater, also after a restart of the publisher. A
+    publisher waits for no reader, and its death leaves the version before.
+
+    Make them with `Weights.create`, find them with `Weights.connect`. Handles can be passed to
+    workers.
+
+    Example:
+        >>> weights = Weights.create("policy")  # doctest: +SKIP
+        >>> weights.publish(model.state_dict())  # doctest: +SKIP
+        Version(epoch=1, number=1)
+        >>> model.load_state_dict(weights.latest())  # in another worker  # doctest: +SKIP
+    """
+
+    def __init__(self, settings: WeightsSettings, routes: Any) -> None:
+        self._settings = settings
+        self._routes = routes
+        self._store: Store | None = None
+        self._lock = threading.Lock()
+        self._publishing: Future | None = None  # the last publish of this handle
+        self._job_has_ended = False
+        tie_to_job(self, Weights._end_with_job)
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        keep: int = 2,
+        *,
+        max_bytes: int | None = None,
+        node_rank: int | None = None,
+        timeout: float | None = None,
+    ) -> Self:
+        """Create weights, or connect to those of this name if they are the same.
+
+        Args:
+            name: Unique among the weights of the job.
+            keep: Number of versions that stay in memory, whether or not anyone reads them. Others
+                stay as long as a snapshot of them does.
+            max_bytes: Maximum number of bytes of all versions in memory; None for no bound below
+                the size of the file system.
+            node_rank: The node of the memory; None for the node of the caller.
+            timeout: Maximum seconds of the start; None for the default.
+
+        Raises:
+            WeightsExistsError: The name belongs to weights with other arguments.
+            ShoalValueError: An argument is not valid.
+            ShoalTimeoutError: The actor did not start in time.
+        """
+        _check_name(name)
+        Store.check_bounds(keep, max_bytes)
+        if node_rank is None:
+            node_rank = max(0, current().node_rank)
+        settings = WeightsSettings(
+            _PREFIX + name, capacity=1, max_bytes=2**16, keep=keep, version_bytes=max_bytes
+        )
+        try:
+            found, routes = create(
+                settings,
+                distributed=False,
+                node_rank=node_rank,
+                deadline=Deadline(timeout),
+                worker_cls=WeightsWorker,
+            )
+        except ChannelExistsError as error:
+            raise WeightsExistsError(_worded(error, name)) from None
+        return cls(_checked(found, name), routes)
+
+    @classmethod
+    def connect(cls, name: str, timeout: float | None = None) -> Self:
+        """Find weights by their name.
+
+        Args:
+            name: The name.
+            timeout: Maximum seconds to wait until they are created; None not to wait.
+
+        Raises:
+            WeightsNotFoundError: There are no weights of this name.
+        """
+        _check_name(name)
+        try:
+            found, routes = connect(_PREFIX + name, None if timeout is None else Deadline(timeout))
+        except (ChannelNotFoundError, ChannelClosed) as error:
+            raise WeightsNotFoundError(_worded(error, name)) from None
+        return cls(_checked(found, name), routes)
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._settings.name.removeprefix(_PREFIX)
+
+    @property
+    def newest(self) -> Version | None:
+        """The newest version; None before the first."""
+        return self._opened().control.newest
+
+    def publish(
+        self,
+        state: Any,
+        version: int | None = None,
+        timeout: float | None = None,
+        *,
+        dtype: Any = None,
+        delta: bool | str | Version = False,
+        checksum: bool = True,
+        async_op: bool = False,
+    ) -> Any:
+        """Publish a state as the newest version.
+
+        Args:
+            state: A `torch.nn.Module`, whose `state_dict` is taken, or a dict of names to tensors,
+                arrays, small values, and dicts of such. It may change once this call, or the work
+                that it returns, has ended. Tensors that share memory share it in the snapshots,
+                too; gradients are not part of a version.
+            version: The number of the version, greater than the last one of this publisher; None for
+                the next number.
+            timeout: Maximum seconds to wait while another process publishes; None for the default.
+            dtype: A dtype of torch to which floating-point tensors are cast on the way.
+            delta: Copy only what changed since the newest version; readers see no difference. True
+                compares hashes, which reads the state once, and copies tensors of an accelerator
+                and those that are cast. `"counters"` trusts torch's counts of the writes to a
+                tensor instead, which is faster, but misses writes through `.data`; other values are
+                compared as for True. A `Version` is as True, and an error if it is not the newest.
+            checksum: Whether to make hashes while copying, for `Snapshot.verify` and deltas.
+            async_op: Return a work at once, and publish in another thread, in the order of the
+                calls.
+
+        Returns:
+            The version, or a work of it. Its epoch is greater than that of any version of another
+            publisher.
+
+        Raises:
+            ShoalValueError: A part of the state cannot be published, or the number is too small.
+            WeightsClosed: The weights were closed, or their job has ended.
+            WeightsMemoryError: There is no room for the version; nothing was written.
+            ShoalTimeoutError: Another process published until the deadline.
+        """
+        store, deadline = self._opened(), Deadline(timeout)
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(state, torch.nn.Module):
+            state = state.state_dict()
+        layout, delta = StateLayout(state, _checked_dtype(dtype)), _checked_delta(delta)
+        future: Future = concurrent.futures.Future()
+        with self._lock:
+            earlier, self._publishing = self._publishing, future
+
+        def publish() -> Version:
+            if earlier is not None:
+                concurrent.futures.wait([earlier])
+            return store.publish(layout, version, deadline, delta=delta, checksum=checksum)
+
+        def work() -> None:
+            fulfil(future, publish)
+
+        if not async_op:
+            work()
+            return future.result()
+        run_in_thread(work)
+        return AsyncWork(future, f"publish of {store.name}")
+
+    def latest(
+        self,
+        newer_than: "Version | tuple[int, int] | None" = None,
+        timeout: float | None = None,
+        *,
+        async_op: bool = False,
+    ) -> Any:
+        """Return the newest version; wait for one if there is none, or none that is new enough.
+
+        Args:
+            newer_than: Wait for a version after this one; None for any.
+            timeout: Maximum seconds to wait; None for the default, 0 not to wait.
+            async_op: Return a work at once; it can be waited for, awaited and cancelled.
+
+        Returns:
+            A `Snapshot`, or a work of it.
+
+        Raises:
+            ShoalTimeoutError: There was no such version in time.
+            WeightsClosed: The weights were closed, or their job has ended.
+        """
+        if newer_than is None:
+            return self._newest(1, "a version", timeout, async_op=async_op)
+        after = _version(newer_than, "newer_than")
+        wanted = f"a version after {after}"
+        return self._newest(after.packed() + 1, wanted, timeout, async_op=async_op)
+
+    def wait_for(
+        self,
+        version: "Version | tuple[int, int]",
+        timeout: float | None = None,
+        *,
+        async_op: bool = False,
+    ) -> Any:
+        """Wait until a version or a later one is there, and return the newest.
+
+        A worker that was started in place of another calls this before it serves, for example.
+
+        Args:
+            version: The version.
+            timeout: As of `latest`.
+            async_op: As of `latest`.
+
+        Returns:
+            A `Snapshot`, or a work of it.
+
+        Raises:
+            ShoalTimeoutError: There was no such version in time.
+            WeightsClosed: The weights were closed, or their job has ended.
+        """
+        least = _version(version, "version")
+        wanted = f"version {least} or a later one"
+        return self._newest(least.packed(), wanted, timeout, async_op=async_op)
+
+    def subscribe(
+        self,
+        newer_than: "Version | tuple[int, int] | None" = None,
+        timeout: float | None = None,
+    ) -> "Subscription":
+        """Return an iterator over the newest versions, for `for` and `async for`.
+
+        Each step waits for a version after the one before; versions that are over by then are
+        skipped. It ends when the weights are closed.
+
+        Args:
+            newer_than: Begin with a version after this one; None for any.
+            timeout: Maximum seconds of each step, as of `latest`.
+        """
+        return Subscription(self, newer_than, timeout)
+
+    def _newest(self, least: int, wanted: str, timeout: float | None, *, async_op: bool) -> Any:
+        store, deadline = self._opened(), Deadline(timeout)
+        if not async_op:
+            return store.latest(least, wanted, deadline)
+        future: Future = concurrent.futures.Future()
+
+        def check() -> None:
+            if future.cancelled():
+                raise concurrent.futures.CancelledError
+
+        def work() -> None:
+            try:
+                snapshot = store.latest(least, wanted, deadline, check)
+            except BaseException as error:  # noqa: BLE001  (it is the result of the work)
+                fail(future, error)
+            else:
+                fulfil(future, lambda: snapshot)
+
+        run_in_thread(work)
+        return AsyncChannelWork(future, f"{wanted} of {store.name}", takes=True)
+
+    def diff(self, target: Any) -> tuple[str, ...]:
+        """Return the names whose values in a module or a dict are not those of the newest version.
+
+        Args:
+            target: A `torch.nn.Module`, or a dict that may be nested.
+
+        Raises:
+            ShoalTimeoutError: There is no version.
+        """
+        return self.latest(timeout=0).diff(target)  # type: ignore[no-any-return]  # not async
+
+    def stats(self) -> WeightsStats:
+        """Return which versions are in memory, and which process holds which since when."""
+        return self._opened().stats()
+
+    def close(self, reason: str = "") -> None:
+        """Let no version follow, end all waits of all processes, and free the memory.
+
+        Snapshots stay valid. Idempotent.
+
+        Args:
+            reason: A text for the errors of those who wait.
+        """
+        store = self._store
+        if store is None:
+            try:
+                store = self._opened()
+            except WeightsClosed:
+                return
+        store.close(reason or f"{describe_self()} called close")
+        with contextlib.suppress(ChannelError):  # its actor has ended already
+            self._routes.end(now=True)
+
+    def _opened(self) -> Store:
+        if self._store is None:
+            self._check_job()
+            self._store = Store(self._folder(), f"the weights {self.name!r}", self._check_job)
+        return self._store
+
+    def _folder(self) -> str:
+        if in_process() is not None:
+            folder: str = self._routes.folder()
+            with contextlib.suppress(FileExistsError):
+                Store.create(folder, self._settings.keep, self._settings.version_bytes)
+            return folder
+        location = self._settings.locations[0]
+        if location is None or not location.is_here():
+            raise self._elsewhere()
+        return location.token
+
+    def _elsewhere(self) -> WeightsError:
+        location = self._settings.locations[0]
+        if location is not None and location.is_gone():
+            return WeightsClosed(
+                f"{describe_self()}: the weights {self.name!r} were closed, or their job has ended"
+            )
+        node = next(iter(self._settings.node_ranks), 0)
+        return WeightsError(
+            f"{describe_self()}: the weights {self.name!r} are in the memory of node {node}, which this "
+            "process cannot see: expected a worker on that node, of the same user, /dev/shm and core"
+        )
+
+    def _end_with_job(self) -> None:
+        self._job_has_ended = True
+
+    def _check_job(self) -> None:
+        if self._job_has_ended:
+            raise WeightsClosed(
+                f"{describe_self()}: the weights {self.name!r} are gone: {JOB_HAS_ENDED}"
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self._settings, self._routes.namespace)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class Subscription:
+    """An iterator over the newest versions of weights; see `Weights.subscribe`.
+
+    Attributes:
+        version: The version of the last step; the first step begins after it.
+    """
+
+    def __init__(self, weights: Weights, newer_than: Any, timeout: float | None) -> None:
+        self.version: Version | None = None
+        if newer_than is not None:
+            self.version = _version(newer_than, "newer_than")
+        self._weights = weights
+        self._timeout = timeout
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Snapshot:
+        try:
+            snapshot: Snapshot = self._weights.latest(self.version, self._timeout)
+        except WeightsClosed:
+            raise StopIteration from None
+        self.version = snapshot.version
+        return snapshot
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Snapshot:
+        try:
+            work = self._weights.latest(self.version, self._timeout, async_op=True)
+            snapshot: Snapshot = await work
+        except WeightsClosed:
+            raise StopAsyncIteration from None
+        self.version = snapshot.version
+        return snapshot
+
+
+def _restore(cls: type[Weights], settings: WeightsSettings, namespace: str) -> Weights:
+    return cls(settings, routes_of(settings, namespace))
+
+
+def _check_name(name: Any) -> None:
+    if type(name) is not str or not name or ":" in name:
+        raise ShoalValueError(
+            f"weights name {name!r}: expected a text that is not empty and has no ':'"
+        )
+
+
+def _version(given: Any, argument: str) -> Version:
+    try:
+        version = Version(*given)
+    except TypeError:
+        version = Version(-1, -1)
+    if not all(type(part) is int and part >= 0 for part in version):
+        raise ShoalValueError(
+            f"{argument}={given!r}: expected a version, such as snapshot.version, or None"
+        )
+    return version
+
+
+def _checked_delta(delta: Any) -> bool | str | Version:
+    if isinstance(delta, tuple):
+        return _version(delta, "delta")
+    if delta is True or delta is False or delta == "counters":
+        return bool(delta) if isinstance(delta, bool) else "counters"
+    raise ShoalValueError(
+        f"publish: delta={delta!r}: expected True, False, 'counters', or the version to build on"
+    )
+
+
+def _checked_dtype(dtype: Any) -> Any:
+    torch = sys.modules.get("torch")
+    if dtype is None or (
+        torch is not None and isinstance(dtype, torch.dtype) and dtype.is_floating_point
+    ):
+        return dtype
+    raise ShoalValueError(
+        f"publish: dtype={dtype!r}: expected a floating-point dtype of torch, or None"
+    )
+
+
+def _checked(settings: Any, name: str) -> WeightsSettings:
+    if not isinstance(settings, WeightsSettings):
+        raise WeightsExistsError(
+            f"{describe_self()}: {settings.name!r} is the name of a channel, and the weights {name!r} "
+            "need it; choose another name"
+        )
+    return settings
+
+
+def _worded(error: ChannelError, name: str) -> str:
+    """Return the text of an error about the channel of weights, as one about the weights."""
+    text = str(error).replace(f"the channel {_PREFIX + name!r}", f"the weights {name!r}")
+    text = text.replace(f"no channel {_PREFIX + name!r}", f"no weights {name!r}")
+    return text.replace("Channel.", "Weights.")

@@ -1,0 +1,133 @@
+"""The public class `Weights`, in a job without Ray: names, asynchronous calls, subscriptions."""
+
+import asyncio
+import concurrent.futures
+import pickle
+import sys
+import threading
+
+import pytest
+
+from shoal import Channel, Weights
+from shoal.errors import (
+    ShoalTimeoutError,
+    ShoalValueError,
+    WeightsClosed,
+    WeightsExistsError,
+    WeightsNotFoundError,
+)
+from shoal.testing import local_cluster
+from shoal.weights import Version
+from support.processes import DEADLINE_S, until
+
+
+@pytest.fixture
+def weights(place, monkeypatch):
+    monkeypatch.setenv("SHOAL_SHM_DIR", place)
+    with local_cluster():
+        yield Weights.create("policy")
+
+
+def test_a_name_that_exists_connects_or_is_an_error(weights):
+    assert weights.publish({"a": 1}) == Version(1, 1)
+    assert Weights.create("policy").newest == Version(1, 1)
+    assert Weights.connect("policy").latest()["a"] == 1
+    assert pickle.loads(pickle.dumps(weights)).newest == Version(1, 1)
+    text = r"the weights 'policy' exists, with keep=2 \(asked for: 3\); connect .* Weights.connect"
+    with pytest.raises(WeightsExistsError, match=text):
+        Weights.create("policy", keep=3)
+    Channel.create("policy")  # weights and channels have names of their own
+    with pytest.raises(WeightsNotFoundError, match="no weights 'misspelt' in the job"):
+        Weights.connect("misspelt")
+    with pytest.raises(ShoalValueError, match="weights name 'a:b': expected a text"):
+        Weights.create("a:b")
+    with pytest.raises(ShoalValueError, match="keep=0: expected an integer"):
+        Weights.create("other", keep=0)
+
+
+@pytest.mark.parametrize("given", [5, (1,), (1, -1), ("1", "2")])
+def test_what_is_not_a_version_is_refused(weights, given):
+    with pytest.raises(ShoalValueError, match=r"newer_than=.*: expected a version"):
+        weights.latest(given)
+    with pytest.raises(ShoalValueError, match=r"version=.*: expected a version"):
+        weights.wait_for(given)
+
+
+def test_wait_for_returns_the_newest_once_it_is_new_enough(weights):
+    with pytest.raises(ShoalTimeoutError, match=r"version 1\.2 or a later one of the weights"):
+        weights.wait_for((1, 2), timeout=0)
+    waiting = weights.wait_for(Version(1, 2), async_op=True)
+    weights.publish({"a": 1})
+    weights.publish({"a": 2}, version=5)
+    assert waiting.wait(DEADLINE_S).version == Version(1, 5)
+    assert weights.wait_for((1, 5), timeout=0)["a"] == 2
+
+
+def test_asynchronous_publishes_happen_in_their_order(weights):
+    works = [weights.publish({"a": number}, async_op=True) for number in range(1, 6)]
+    assert weights.publish({"a": 6}) == Version(1, 6)
+    assert [work.wait() for work in works] == [Version(1, number) for number in range(1, 6)]
+    failing = weights.publish({"a": 7}, version=2, async_op=True)
+    assert weights.publish({"a": 8}, async_op=True).wait() == Version(1, 7)
+    with pytest.raises(ShoalValueError, match=r"version=2 after 1\.6"):
+        failing.wait()
+
+
+def test_a_waiting_latest_can_be_awaited_and_cancelled(weights):
+    work = weights.latest(async_op=True)
+    assert work.cancel()
+    with pytest.raises(concurrent.futures.CancelledError):
+        work.wait()
+
+    async def scenario():
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(weights.latest(async_op=True).async_wait(), 0.01)
+        waiting = asyncio.ensure_future(weights.latest(async_op=True).async_wait())
+        await asyncio.sleep(0)
+        await weights.publish({"a": 1}, async_op=True)
+        return await waiting
+
+    assert asyncio.run(scenario())["a"] == 1
+    until(lambda: not any(is_waiting(thread) for thread in threading.enumerate()))
+
+
+def is_waiting(thread):
+    frame = sys._current_frames().get(thread.ident)
+    while frame is not None:
+        if frame.f_code.co_name == "latest":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def test_a_subscription_skips_versions_that_are_over_and_ends_with_the_weights(weights):
+    for number in range(1, 4):
+        weights.publish({"a": number})
+    subscription = weights.subscribe()
+    assert next(subscription)["a"] == 3
+    weights.publish({"a": 4})
+    assert next(subscription).version == Version(1, 4)
+    with pytest.raises(ShoalTimeoutError):
+        next(weights.subscribe(newer_than=(1, 4), timeout=0))
+
+    async def scenario():
+        return [snapshot["a"] async for snapshot in weights.subscribe()]
+
+    closing = threading.Timer(0.05, weights.close)
+    closing.start()
+    assert asyncio.run(scenario()) == [4]
+    assert list(subscription) == []
+    with pytest.raises(WeightsClosed):
+        weights.publish({"a": 5})
+
+
+def test_a_module_is_published_by_its_state_dict(weights):
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(2, 3)
+    weights.publish(module, dtype=torch.bfloat16)
+    assert weights.latest()["weight"].dtype == torch.bfloat16
+    assert weights.latest().load_into(module).missing == ()
+    with pytest.raises(
+        ShoalValueError, match=r"dtype=torch\.int8: expected a floating-point dtype"
+    ):
+        weights.publish(module, dtype=torch.int8)

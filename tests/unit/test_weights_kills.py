@@ -1,0 +1,223 @@
+"""SIGKILL of publishers and readers of weights before each of their steps, and at random moments."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal.deadline import Deadline
+from shoal.weights import Version
+from shoal.weights.layout import StateLayout
+from shoal.weights.store import Store
+from support.processes import DEADLINE_S, until
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(150)]
+
+# A program that kills itself before the n-th call of a function.
+PROGRAM = """
+import fcntl, os, signal, sys
+from pathlib import Path
+import numpy as np
+from shoal.deadline import Deadline
+from shoal.shm.shared_files import mapping, pool
+from shoal.weights import control, layout, store
+
+folder, role, step, number = sys.argv[1:]
+places = {
+    "lock": (fcntl, "lockf"),
+    "retire": (Path, "rename"),
+    "remove": (Path, "unlink"),
+    "allocate": (os, "posix_fallocate"),
+    "copy": (store, "copy_hashed"),
+    "link": (os, "link"),
+    "note": (control.Version, "packed"),
+    "ring": (control.ControlPage, "_ring"),
+    "open": (store, "lock_and_map"),
+    "flock": (fcntl, "flock"),
+    "map": (pool, "map_private"),
+    "look": (Path, "stat"),
+    "read": (store, "read"),
+}
+state = {"fill": np.full((300_000,), float(number)), "number": int(number)}
+found = store.Store(folder, "the weights")
+holder, name = places[step]
+call, left = getattr(holder, name), 1
+
+def dies(*arguments, **options):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return call(*arguments, **options)
+
+setattr(holder, name, dies)
+if role == "publish":
+    found.publish(layout.StateLayout(state), None, Deadline(60))
+else:
+    found.latest(1, 'a version', Deadline(60))["fill"].sum()
+print("lived")
+"""
+
+PUBLISHING = ("lock", "retire", "remove", "allocate", "copy", "link", "note", "ring")
+READING = ("open", "flock", "map", "look", "read")
+
+
+@pytest.fixture
+def folder(place):
+    made = Path(place) / "weights"
+    made.mkdir()
+    Store.create(str(made), 2, None)
+    yield made
+    for path in made.iterdir():
+        path.unlink()
+    made.rmdir()
+
+
+def run(folder, role, step, number=9):
+    command = [sys.executable, "-c", PROGRAM, str(folder), role, step, str(number)]
+    ended = subprocess.run(command, check=False, timeout=DEADLINE_S * 2, capture_output=True)
+    assert ended.returncode == -signal.SIGKILL, (step, ended.stdout, ended.stderr[-2000:])
+
+
+def read(folder):
+    """Read the newest version; it must be whole. Returns its number."""
+    snapshot = Store(str(folder), "the weights").latest(1, "a version", Deadline(DEADLINE_S))
+    assert (snapshot["fill"] == float(snapshot["number"])).all()
+    return snapshot["number"]
+
+
+def publish(store, number):
+    state = {"fill": np.full((300_000,), float(number)), "number": number}
+    return store.publish(StateLayout(state), None, Deadline(DEADLINE_S))
+
+
+def are_clean(folder, keep=2):
+    """Whether nothing is left but the newest versions and the files of this process."""
+    Store(str(folder), "the weights").sweep()
+    names = [path.name for path in folder.iterdir()]
+    mine = f"-{os.getpid()}-"
+    others = [name for name in names if name.startswith("p") and name != "publisher"]
+    visible = [name for name in names if name.startswith("v")]
+    return (
+        len(visible) <= keep
+        and not any(name.startswith("r") for name in names)
+        and all(mine in name for name in others)
+    )
+
+
+@pytest.mark.parametrize("step", PUBLISHING)
+def test_a_publisher_that_is_killed_leaves_a_whole_version(folder, step):
+    store = Store(str(folder), "the weights")
+    publish(store, 1)
+    publish(store, 2)
+    # With a retired version, so that there is something to retire and to remove.
+    held = store.latest(1, "a version", Deadline(0))
+    publish(store, 3)
+    publish(store, 4)
+    assert held["number"] == 2
+    del held
+    run(folder, "publish", step)
+    assert read(folder) == (9 if step == "ring" else 4)
+    after = publish(store, 10)
+    # The one that died may have begun the second epoch.
+    assert after in {Version(1, 5), Version(3, 1)}
+    assert read(folder) == 10
+    assert are_clean(folder)
+
+
+@pytest.mark.parametrize("step", READING)
+def test_a_reader_that_is_killed_holds_nothing(folder, step):
+    store = Store(str(folder), "the weights")
+    publish(store, 1)
+    run(folder, "read", step)
+    for number in range(2, 5):
+        publish(store, number)
+    assert read(folder) == 4
+    assert are_clean(folder)
+
+
+WORKER = """
+import itertools, sys
+import numpy as np
+from shoal.deadline import Deadline
+from shoal.weights.layout import StateLayout
+from shoal.weights.store import Store
+folder, role = sys.argv[1:]
+store = Store(folder, "the weights")
+print("ready", flush=True)
+last = None
+for number in itertools.count(1):
+    if role == "publish":
+        size = 300_000 if number % 3 else 1_000
+        state = {"fill": np.full(size, float(number)), "number": number, "same": np.ones(300_000)}
+        version = store.publish(StateLayout(state), None, Deadline(60), delta=number % 5 > 0)
+        print(*version, flush=True)
+        continue
+    least = last.packed() + 1 if last and number % 2 else 1
+    snapshot = store.latest(least, "a version", Deadline(60))
+    assert last is None or snapshot.version >= last, (snapshot.version, last)
+    last = snapshot.version
+    for _ in range(2):
+        wrong = int((snapshot["fill"] != float(snapshot["number"])).sum())
+        wrong += int((snapshot["same"] != 1).sum())
+        if wrong:
+            print("torn", last, wrong, flush=True)
+            sys.exit(f"version {last} has {wrong} wrong values")
+"""
+
+
+@pytest.fixture
+def alive():
+    """The roles of workers; those that are left are killed at the end."""
+    workers = {}
+    yield workers
+    for worker in workers:
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()
+
+
+@pytest.mark.nightly
+def test_publishers_and_readers_that_are_killed_at_random_tear_no_version(folder, alive):
+    choice, noted = random.Random(7), []
+
+    def start(role):
+        command = [sys.executable, "-c", WORKER, str(folder), role]
+        worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        alive[worker] = role
+        assert worker.stdout.readline() == "ready\n"
+
+    def end(worker):
+        worker.kill()
+        printed, _ = worker.communicate()
+        assert worker.returncode == -signal.SIGKILL, printed
+        lines = [line.split() for line in printed.splitlines() if alive[worker] == "publish"]
+        # The last line may be cut.
+        noted.append([Version(*map(int, line)) for line in lines[:-1]])
+        return alive.pop(worker)
+
+    for role in ("publish", "publish", "read", "read"):
+        start(role)
+    ends = time.monotonic() + 20
+    while time.monotonic() < ends:
+        time.sleep(choice.uniform(0.0, 0.3))  # the moment of the kill is what is tested
+        start(end(choice.choice(list(alive))))
+    for worker in list(alive):
+        end(worker)
+    every = [version for versions in noted for version in versions]
+    assert len(every) == len(set(every)), "a version was published twice"
+    assert all(versions == sorted(versions) for versions in noted)
+    store = Store(str(folder), "the weights")
+    newest = store.latest(1, "a version", Deadline(0))
+    assert newest.version >= max(every)
+    assert (newest["fill"] == float(newest["number"])).all()
+    del newest
+    publish(store, 1)
+    publish(store, 2)  # so that no delta is left
+    until(lambda: are_clean(folder))

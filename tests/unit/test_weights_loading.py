@@ -1,0 +1,156 @@
+"""Loading snapshots into modules and dicts: reports, what is refused, hooks, and casts."""
+
+import numpy as np
+import pytest
+
+from shoal.deadline import Deadline
+from shoal.errors import ShoalValueError
+from shoal.weights.layout import StateLayout
+from shoal.weights.store import Store
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def snapshot_of(tmp_path):
+    """Publish a state and return its snapshot."""
+    Store.create(str(tmp_path), 2, None)
+    store = Store(str(tmp_path), "the weights 'policy'")
+
+    def publish(state, dtype=None):
+        store.publish(StateLayout(state, dtype), None, Deadline(0))
+        return store.latest(1, "a version", Deadline(0))
+
+    return publish
+
+
+class Tied(torch.nn.Module):
+    """Two layers with one weight, and a third."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Linear(3, 3, bias=False)
+        self.head = torch.nn.Linear(3, 3, bias=False)
+        self.head.weight = self.embed.weight
+        self.norm = torch.nn.LayerNorm(3)
+
+
+def test_the_report_says_what_became_of_each_name(snapshot_of):
+    trained, fresh = Tied(), Tied()
+    snapshot = snapshot_of(trained.state_dict() | {"step": 7})
+    report = snapshot.load_into(fresh)
+    assert report.loaded == ("embed.weight",)
+    assert report.tied == ("head.weight",)
+    assert report.unchanged == ("norm.weight", "norm.bias")
+    assert report.missing == report.unexpected == report.differing == ()
+    assert torch.equal(fresh.embed.weight, trained.embed.weight)
+    assert fresh.head.weight is fresh.embed.weight
+    text = "0 loaded, 3 unchanged, 1 tied, 0 missing, 0 unexpected, 0 differing"
+    assert str(snapshot.load_into(fresh)) == text
+
+
+def test_a_target_that_does_not_fit_is_refused_before_anything_is_written(snapshot_of):
+    snapshot = snapshot_of({"weight": torch.ones(2, 3), "extra": torch.ones(1)})
+    module = torch.nn.Linear(3, 2)
+    before = module.weight.clone()
+    text = "nothing was loaded: missing in the snapshot: 'bias'; missing in the target: 'extra'"
+    with pytest.raises(ShoalValueError, match=text):
+        snapshot.load_into(module)
+    text = r"'weight' has shape \(2, 3\), and shape \(4, 3\) in the target"
+    with pytest.raises(ShoalValueError, match=text):
+        snapshot.load_into(torch.nn.Linear(3, 4), strict=False)
+    assert torch.equal(module.weight, before)
+    report = snapshot.load_into(module, strict=False)
+    assert (report.loaded, report.missing, report.unexpected) == (
+        ("weight",), ("bias",), ("extra",),
+    )  # fmt: skip
+    assert (module.weight == 1).all()
+    with pytest.raises(
+        ShoalValueError, match="a target of type list: expected a module, or a dict"
+    ):
+        snapshot.load_into([])
+
+
+def test_a_dict_of_tensors_and_arrays_is_loaded_in_place(snapshot_of):
+    snapshot = snapshot_of(
+        {"net": {"w": torch.ones(3), "same": torch.zeros(2)}, "a": np.arange(3.0), "step": 7}
+    )
+    target = {
+        "net": {"w": torch.zeros(3, dtype=torch.float64), "same": torch.zeros(2)},
+        "a": np.zeros(3, np.float32),
+        "step": 0,
+    }
+    weight = target["net"]["w"]
+    report = snapshot.load_into(target)
+    assert report.loaded == ("net.w", "a", "step")
+    assert report.unchanged == ("net.same",)
+    assert weight.tolist() == [1, 1, 1]
+    assert target["a"].tolist() == [0, 1, 2]
+    assert target["step"] == 7
+
+
+class Fused(torch.nn.Module):
+    """A layer that has q and k as one parameter, and as two in its state dict."""
+
+    def __init__(self, drops=False):
+        super().__init__()
+        self.qk = torch.nn.Parameter(torch.randn(4, 3))
+        self._drops = drops
+        self._register_state_dict_hook(self._split)
+        self.register_load_state_dict_pre_hook(self._fuse)
+
+    @staticmethod
+    def _split(module, state, prefix, _):
+        fused = state.pop(f"{prefix}qk")
+        state[f"{prefix}q"], state[f"{prefix}k"] = fused[:2], fused[2:]
+
+    @staticmethod
+    def _fuse(module, state, prefix, *_):
+        parts = [state.pop(f"{prefix}{name}") for name in ("q", "k")]
+        state[f"{prefix}qk"] = module.qk.detach() if module._drops else torch.cat(parts)
+
+
+def test_hooks_of_a_fused_layer_are_honoured_or_reported(snapshot_of):
+    trained = torch.nn.Sequential(Fused())
+    snapshot = snapshot_of(trained.state_dict())
+    assert list(snapshot) == ["0.q", "0.k"]
+    fresh = torch.nn.Sequential(Fused())
+    assert snapshot.load_into(fresh).loaded == ("0.q", "0.k")
+    assert torch.equal(fresh[0].qk, trained[0].qk)
+    stale = torch.nn.Sequential(Fused(drops=True))
+    text = "the module has other values of '0.q', '0.k' after the load: hooks of '0'"
+    with pytest.raises(ShoalValueError, match=text):
+        snapshot.load_into(stale)
+    assert snapshot.load_into(stale, strict=False).differing == ("0.q", "0.k")
+
+
+def test_floating_point_tensors_are_cast_on_the_way(snapshot_of):
+    whole = torch.arange(12.0).reshape(3, 4)
+    state = {
+        "whole": whole,
+        "turned": whole.t(),
+        "row": whole[1],
+        "gaps": torch.arange(20.0)[::4],
+        "int": torch.arange(3),
+        "same": torch.ones(2, dtype=torch.bfloat16),
+        "array": np.ones(2),
+    }
+    snapshot = snapshot_of(state, torch.bfloat16)
+    for name in ("whole", "turned", "row", "gaps", "same"):
+        assert snapshot[name].dtype == torch.bfloat16
+        assert torch.equal(snapshot[name], state[name].to(torch.bfloat16))
+    assert snapshot["int"].dtype == torch.int64
+    assert snapshot["array"].dtype == np.float64
+    snapshot["whole"][1, 0] = 99
+    assert snapshot["turned"][0, 1] == snapshot["row"][0] == 99
+    mixed = {"floats": whole, "bits": whole.view(torch.int32)}
+    with pytest.raises(
+        ShoalValueError, match=r"'floats' and 'bits' share memory .* float32 and int32"
+    ):
+        snapshot_of(mixed, torch.bfloat16)
+
+
+def test_a_cast_takes_a_target_of_another_dtype_back(snapshot_of):
+    module = torch.nn.Linear(2, 2)
+    snapshot = snapshot_of(module.state_dict(), torch.float16)
+    assert snapshot.load_into(torch.nn.Linear(2, 2)).loaded == ("weight", "bias")
