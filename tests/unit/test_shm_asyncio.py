@@ -204,6 +204,19 @@ class Storm:
             await cancelled(consumer)
 
 
+def test_a_wait_that_begins_while_another_thread_closes_the_session_ends(session, monkeypatch):
+    queue, copy = session.queue("k"), os.dup
+
+    def closes_first(descriptor):
+        monkeypatch.setattr(os, "dup", copy)
+        session.close()
+        return copy(descriptor)
+
+    monkeypatch.setattr(os, "dup", closes_first)
+    with pytest.raises(ChannelClosed, match="the session is closed in this process"):
+        run(queue.aget())
+
+
 def test_a_storm_of_cancellations_loses_nothing(session):
     storm = Storm(session.queue("k", maxsize=3), 150)
     run(storm.run())

@@ -63,6 +63,12 @@ def test_wait_for_returns_the_newest_once_it_is_new_enough(weights):
     assert weights.wait_for((1, 5), timeout=0)["a"] == 2
 
 
+def test_handles_of_one_process_publish_in_one_epoch(weights):
+    for number in range(1, 4):
+        assert pickle.loads(pickle.dumps(weights)).publish({"a": 1}) == Version(1, number)
+    assert len(weights.stats().versions) == 2
+
+
 def test_asynchronous_publishes_happen_in_their_order(weights):
     works = [weights.publish({"a": number}, async_op=True) for number in range(1, 6)]
     assert weights.publish({"a": 6}) == Version(1, 6)

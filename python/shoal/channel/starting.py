@@ -23,6 +23,9 @@ from shoal.queues.settings import ChannelSettings
 
 __all__ = ["await_abandoned", "end", "settings_of", "start", "state_of"]
 
+_REMOVED_S = 5.0
+"""Maximum seconds for an actor to remove its memory and end; then it is killed."""
+
 
 def start(
     worker_cls: type,
@@ -121,6 +124,9 @@ def end(actor: Any) -> None:
     """End an actor, drop what it holds, and free its name."""
     with contextlib.suppress(ShoalError):
         RemoteQueues(ChannelSettings("channel"), "", 0, actor).end(now=True)
+        deadline = Deadline(_REMOVED_S)
+        while not is_dead(actor) and not deadline.expired:
+            time.sleep(0.02)  # Ray does not notify
     ray.kill(actor)
 
 

@@ -42,9 +42,9 @@ class _OfLoop:
     even if the session is closed before.
     """
 
-    def __init__(self, bell: int) -> None:
+    def __init__(self, descriptor: int) -> None:
         self.waiters: dict[asyncio.Future[None], None] = {}  # a dict, as an ordered set
-        self.descriptor = os.dup(bell)
+        self.descriptor = descriptor
         self.tick: asyncio.TimerHandle | None = None
         weakref.finalize(self, os.close, self.descriptor)
 
@@ -53,6 +53,19 @@ class _OfLoop:
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _copy_of(queue: Rung) -> int:
+    """Return a duplicate of the bell's descriptor.
+
+    Raises:
+        ChannelClosed: The session is closed in this process.
+    """
+    try:
+        return os.dup(queue.fileno())
+    except OSError:
+        queue.fileno()  # raises if another thread has closed the session meanwhile
+        raise
 
 
 class Bells:
@@ -73,7 +86,7 @@ class Bells:
         with self._lock:
             of_loop = self._loops.get(loop)
             if of_loop is None:
-                of_loop = self._loops[loop] = _OfLoop(queue.fileno())
+                of_loop = self._loops[loop] = _OfLoop(_copy_of(queue))
             if not of_loop.waiters:
                 loop.add_reader(of_loop.descriptor, self._rang, queue)
                 of_loop.tick = loop.call_later(_TICK_S, self._tick, weakref.ref(loop))

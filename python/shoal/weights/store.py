@@ -179,6 +179,29 @@ class Store:
         self._pool: Pool | None = None
 
     @classmethod
+    def of(cls, folder: str, name: str, check: Callable[[], None]) -> "Store":
+        """Return the store of a folder in this process: handles that come and go share its epoch.
+
+        Args:
+            folder: As of the class.
+            name: As of the class.
+            check: As of the class.
+        """
+        for path, store in list(_stores.items()):
+            if not store.control.is_there():
+                store.forget()
+                _stores.pop(path, None)
+        found = _stores.get(folder)
+        return _stores.setdefault(folder, cls(folder, name, check)) if found is None else found
+
+    def forget(self) -> None:
+        """Give up the files of this process, once no version follows."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            _close(self._origin, pool)
+        _stores.pop(str(self.folder), None)
+
+    @classmethod
     def create(cls, folder: str, keep: int, max_bytes: int | None) -> None:
         """Make the weights of a folder.
 
@@ -572,6 +595,9 @@ class Store:
 
     def _path(self, kind: str, version: Version) -> Path:
         return self.folder / f"{kind}{version.epoch}-{version.number}"
+
+
+_stores: dict[str, Store] = {}
 
 
 def _close(origin: Origin, pool: Pool) -> None:

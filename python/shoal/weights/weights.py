@@ -324,13 +324,14 @@ class Weights:
             except WeightsClosed:
                 return
         store.close(reason or f"{describe_self()} called close")
+        store.forget()
         with contextlib.suppress(ChannelError):  # its actor has ended already
             self._routes.end(now=True)
 
     def _opened(self) -> Store:
         if self._store is None:
             self._check_job()
-            self._store = Store(self._folder(), f"the weights {self.name!r}", self._check_job)
+            self._store = Store.of(self._folder(), f"the weights {self.name!r}", self._check_job)
         return self._store
 
     def _folder(self) -> str:
@@ -358,6 +359,8 @@ class Weights:
 
     def _end_with_job(self) -> None:
         self._job_has_ended = True
+        if self._store is not None:
+            self._store.forget()
 
     def _check_job(self) -> None:
         if self._job_has_ended:
