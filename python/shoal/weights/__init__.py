@@ -1,16 +1,16 @@
 """Weights: versions of a state that many processes of a node read in place.
 
-`Weights` finds them by name in a job. `store` has the steps of publishers and readers on one node,
-and the reasons why they are safe; `layout` the bytes of a version, and `loading` what loads
-them; `control` the page that names the
-newest one, and wakes those who wait; `holders` records of who reads what; `actor` the process that
-removes the memory with the job.
+`weights` has the public class, which finds them by name in a job, and `actor` the process that
+removes their memory with the job. `store` has the steps of publishers and readers on one node, and
+the reasons why they are safe; `control` the page that names the newest version and wakes those who
+wait; `stats` and `holders` say what is in memory, and who holds it. A state becomes the bytes of a
+version by `layout`, `copying` and `hashing`; `description`, `snapshot` and `loading` read them.
 """
 
 from shoal.weights.holders import Holder
 from shoal.weights.loading import LoadReport
 from shoal.weights.snapshot import Snapshot
-from shoal.weights.store import VersionStats, WeightsStats
+from shoal.weights.stats import VersionStats, WeightsStats
 from shoal.weights.version import Version
 from shoal.weights.weights import Subscription, Weights
 

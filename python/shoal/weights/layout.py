@@ -9,40 +9,33 @@ other types, are pickled. The blocks of a delta that did not change are in files
 import ctypes
 import math
 import pickle
-import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shoal import pickling
-from shoal.errors import DependencyError, ShoalValueError, WeightsCorruptError
-from shoal.shm.shared_files.mapping import copy_into
-from shoal.transport.torch.accelerator import stage_to_pinned_cpu
+from shoal.errors import ShoalValueError
+from shoal.weights.copying import cast, gather, stage
+from shoal.weights.description import (
+    HEADER,
+    MAGIC,
+    BlockRange,
+    Description,
+    Entries,
+    Leaf,
+    Value,
+)
 from shoal.weights.hashing import DIGEST_BYTES
 from shoal.weights.version import Version
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Description",
-    "Leaf",
-    "Mark",
-    "Placement",
-    "StateLayout",
-    "Value",
-    "flattened",
-    "keys_of",
-    "read",
-    "view",
-]
+__all__ = ["Mark", "Placement", "StateLayout", "flattened", "keys_of"]
 
-_MAGIC = b"SHOALW\x00\x02"
-_HEADER = struct.Struct("<8sQQ")
-"""The magic bytes, and where the description begins and ends; then the digests follow."""
 _ALIGNMENT = 64
 
 _VALUE_BYTES = 2**20
@@ -50,83 +43,6 @@ _VALUE_BYTES = 2**20
 
 _SPARSE = 4
 """Tensors that share memory are one block if it has at most this many times their bytes."""
-
-_PIECE = 64 * 2**20
-"""Number of bytes of a tensor on an accelerator that are staged at once."""
-
-
-class Leaf(NamedTuple):
-    """A tensor or an array of a version.
-
-    Attributes:
-        kind: `torch` or `numpy`.
-        dtype: The name of torch's dtype, or numpy's description of a dtype.
-        shape: The shape.
-        strides: The strides: in elements for torch, in bytes for numpy.
-        block: The number of its block.
-        offset: The offset in bytes of its first element in the block.
-    """
-
-    kind: str
-    dtype: Any
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    block: int
-    offset: int
-
-
-class Value(NamedTuple):
-    """A small value of another type, as a pickle and its buffers."""
-
-    data: bytes
-    buffers: tuple[bytes, ...]
-
-    def load(self) -> Any:
-        """Return a new copy of the value."""
-        return pickling.loads(self.data, [bytearray(buffer) for buffer in self.buffers])
-
-
-Entries = dict[str, Leaf | Value]
-Copy = Callable[[memoryview], None]
-"""Copies data to a part of a file."""
-
-
-class Block(NamedTuple):
-    """The bytes of one or several tensors of a version.
-
-    Attributes:
-        file: The number of its file in `Description.files`.
-        start: Its offset in the file in bytes.
-        size: Its number of bytes.
-    """
-
-    file: int
-    start: int
-    size: int
-
-
-class Description(NamedTuple):
-    """What is in a version.
-
-    Attributes:
-        files: The versions in whose files the blocks are; the first is the version itself.
-        blocks: The blocks.
-        entries: The leaves and values by name, in the order of the state.
-        digests: The digest of each block; None for one that has none.
-    """
-
-    files: tuple[Version, ...]
-    blocks: tuple[Block, ...]
-    entries: Entries
-    digests: tuple[bytes | None, ...]
-
-    def names_of(self, block: int) -> list[str]:
-        """Return the names of the tensors and arrays of a block."""
-        return [
-            name
-            for name, entry in self.entries.items()
-            if isinstance(entry, Leaf) and entry.block == block
-        ]
 
 
 class Piece(NamedTuple):
@@ -205,7 +121,7 @@ class _Source(NamedTuple):
             written = self.value._version  # noqa: SLF001  (torch has no other name for it)
         except RuntimeError:  # an inference tensor has no version
             return None
-        storage = StorageWeakRef(self.value.untyped_storage())  # type: ignore[no-untyped-call]
+        storage = StorageWeakRef(self.value.untyped_storage())  # type: ignore[no-untyped-call]  # of torch
         return Mark(storage, written, self.first)
 
 
@@ -269,20 +185,20 @@ class StateLayout:
         if len(group) == 1 and only.span > only.nbytes:
             found[only.name] = _scattered(only, block, dtype)
             size = only.nbytes // only.itemsize * (dtype or only.value.dtype).itemsize
-            copied = partial(_gather, only, dtype)
+            copied = partial(gather, only.value, dtype)
         elif dtype is not None:
             count, unit = size // only.itemsize, dtype.itemsize
             for source in group:
                 at = (source.first - start) // source.itemsize * unit
                 found[source.name] = source.leaf(block, at)._replace(dtype=_name_of(dtype))
-            size, copied = count * unit, partial(_cast, only.value, start, count, dtype)
+            size, copied = count * unit, partial(cast, only.value, start, count, dtype)
         else:
             for source in group:
                 found[source.name] = source.leaf(block, source.first - start)
             if only.device == "cpu":
                 copied = (ctypes.c_ubyte * size).from_address(start) if size else b""
             else:
-                copied = partial(_stage, only.value, start) if size else b""
+                copied = partial(stage, only.value, start) if size else b""
         marks = None
         if all(source.kind == "torch" for source in group):
             found_marks = tuple(source.mark() for source in group)
@@ -340,13 +256,13 @@ class Placement:
     ) -> None:
         files, blocks = {version: 0}, []
         self.copied: list[tuple[int, int]] = []
-        end = _aligned(_HEADER.size)
+        end = _aligned(HEADER.size)
         for number, piece in enumerate(layout.pieces):
             if number in shared:
                 other, start = shared[number]
-                blocks.append(Block(files.setdefault(other, len(files)), start, piece.size))
+                blocks.append(BlockRange(files.setdefault(other, len(files)), start, piece.size))
                 continue
-            blocks.append(Block(0, end, piece.size))
+            blocks.append(BlockRange(0, end, piece.size))
             self.copied.append((number, end))
             end = _aligned(end + piece.size)
         self._blocks = blocks
@@ -374,7 +290,7 @@ class Placement:
         table = b"".join(
             digests.get(number, bytes(DIGEST_BYTES)) for number in range(len(self._blocks))
         )
-        header = _HEADER.pack(_MAGIC, self._start, self._end)
+        header = HEADER.pack(MAGIC, self._start, self._end)
         return [(self._start, self._description), (self._end, table), (0, header)]
 
 
@@ -389,80 +305,6 @@ def _keys(sizes: list[int], entries: Mapping[str, Leaf | Value]) -> list[tuple[A
 def keys_of(description: Description) -> list[tuple[Any, ...]]:
     """Return the keys of a version's blocks, as `StateLayout.keys` does."""
     return _keys([block.size for block in description.blocks], description.entries)
-
-
-def read(memory: memoryview) -> Description:
-    """Return what is in a version's file.
-
-    Raises:
-        WeightsCorruptError: The file is not one of a version.
-    """
-    header = bytes(memory[: _HEADER.size])
-    magic, start, end = _HEADER.unpack(header.ljust(_HEADER.size))
-    if magic != _MAGIC or not start <= end <= len(memory):
-        raise WeightsCorruptError(f"the header of a version is {header!r}")
-    kinds = {"Leaf": Leaf, "Value": Value}
-    try:
-        files, blocks, entries = pickle.loads(memory[start:end])
-        table = bytes(memory[end : end + DIGEST_BYTES * len(blocks)])
-        digests = [table[at : at + DIGEST_BYTES] for at in range(0, len(table), DIGEST_BYTES)]
-        return Description(
-            tuple(Version(*file) for file in files),
-            tuple(Block(*block) for block in blocks),
-            {name: kinds[kind](*fields) for name, (kind, fields) in entries.items()},
-            tuple(digest if any(digest) else None for digest in digests),
-        )
-    except Exception as error:
-        raise WeightsCorruptError(f"the description of a version is damaged: {error}") from error
-
-
-def view(leaf: Leaf, name: str, block: memoryview, storages: dict[int, Any]) -> Any:
-    """Return a tensor or an array on the memory of a version's file.
-
-    Args:
-        leaf: What to return.
-        name: Its name, for errors.
-        block: The memory of its block.
-        storages: The storages that earlier calls made, by the number of the block.
-
-    Raises:
-        DependencyError: Its package is not installed.
-    """
-    if leaf.kind == "numpy":
-        return _numpy_view(leaf, block)
-    try:
-        return _torch_view(leaf, block, storages)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise DependencyError(
-            f"{name!r} was published as a tensor of torch, which is not installed here; run: pip "
-            "install torch"
-        ) from None
-
-
-def _torch_view(leaf: Leaf, block: memoryview, storages: dict[int, Any]) -> "torch.Tensor":
-    import torch
-
-    dtype = getattr(torch, leaf.dtype)
-    if not len(block):
-        return torch.empty(leaf.shape, dtype=dtype)
-    storage = storages.get(leaf.block)
-    if storage is None:
-        found = torch.frombuffer(block, dtype=torch.uint8).untyped_storage()
-        storage = storages.setdefault(leaf.block, found)
-    tensor = torch.empty(0, dtype=dtype)
-    return tensor.set_(storage, leaf.offset // tensor.element_size(), leaf.shape, leaf.strides)
-
-
-def _numpy_view(leaf: Leaf, block: memoryview) -> Any:
-    dtype = np.lib.format.descr_to_dtype(leaf.dtype)
-    if not len(block):
-        values = np.empty(leaf.shape, dtype)
-    else:
-        values = np.ndarray(leaf.shape, dtype, block, leaf.offset, leaf.strides)
-    values.flags.writeable = False
-    return values
 
 
 def _aligned(offset: int) -> int:
@@ -580,52 +422,3 @@ def _scattered(source: _Source, block: int, dtype: "torch.dtype | None") -> Leaf
 
 def _name_of(dtype: "torch.dtype") -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _gather(source: _Source, dtype: "torch.dtype | None", target: memoryview) -> None:
-    """Copy the elements of a source one after the other."""
-    if source.kind == "numpy":
-        np.copyto(np.ndarray(source.value.shape, source.value.dtype, target), source.value)
-        return
-    values = _tensor_on(target, dtype or source.value.dtype)
-    values.view(source.value.shape).copy_(source.value)
-
-
-def _tensor_on(target: memoryview, dtype: "torch.dtype") -> "torch.Tensor":
-    import torch
-
-    return torch.frombuffer(target, dtype=torch.uint8).view(dtype)
-
-
-def _cast(
-    tensor: "torch.Tensor", start: int, count: int, dtype: "torch.dtype", target: memoryview
-) -> None:
-    """Copy elements from an address of the tensor's memory, as another dtype."""
-    whole = _elements(tensor, tensor.dtype, start, count)
-    values = _tensor_on(target, dtype)
-    for offset in range(0, count, _PIECE):
-        piece = whole[offset : offset + _PIECE]
-        if tensor.device.type != "cpu":
-            piece = stage_to_pinned_cpu(piece.to(dtype))
-        values[offset : offset + _PIECE].copy_(piece)
-
-
-def _elements(
-    tensor: "torch.Tensor", dtype: "torch.dtype", start: int, count: int
-) -> "torch.Tensor":
-    """Return the elements from an address of the tensor's memory."""
-    import torch
-
-    storage = tensor.untyped_storage()
-    whole = torch.empty(0, dtype=dtype, device=tensor.device)
-    return whole.set_(storage, (start - storage.data_ptr()) // dtype.itemsize, (count,), (1,))
-
-
-def _stage(tensor: "torch.Tensor", start: int, target: memoryview) -> None:
-    """Copy the bytes from an address of an accelerator's memory, through pinned memory."""
-    import torch
-
-    whole = _elements(tensor, torch.uint8, start, len(target))
-    for offset in range(0, len(target), _PIECE):
-        piece = stage_to_pinned_cpu(whole[offset : offset + _PIECE])
-        copy_into(target, [(offset, piece.numpy())])

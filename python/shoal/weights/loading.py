@@ -1,8 +1,8 @@
 """Loads a snapshot into a module or a dict of tensors, and reports what became of each name."""
 
 import sys
-from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,12 +12,23 @@ from shoal.weights.layout import flattened
 if TYPE_CHECKING:
     import torch
 
-    from shoal.weights.snapshot import Snapshot
-
 __all__ = ["LoadReport", "differing", "load"]
 
 _SHOWN = 5
 """Maximum number of names of one kind in an error."""
+
+
+class Loadable(Protocol):
+    """A snapshot: names with tensors, arrays and small values."""
+
+    def __getitem__(self, name: str) -> Any: ...
+
+    def __contains__(self, name: object) -> bool: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def is_tensor(self, name: str) -> bool:
+        """Whether a name is that of a tensor or an array."""
 
 
 class LoadReport(NamedTuple):
@@ -44,7 +55,7 @@ class LoadReport(NamedTuple):
         return ", ".join(f"{len(names)} {field}" for field, names in self._asdict().items())
 
 
-def load(snapshot: "Snapshot", target: Any, *, strict: bool) -> LoadReport:
+def load(snapshot: Loadable, target: Any, *, strict: bool) -> LoadReport:
     """Load a snapshot; see `Snapshot.load_into`."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(target, torch.nn.Module):
@@ -63,7 +74,7 @@ def load(snapshot: "Snapshot", target: Any, *, strict: bool) -> LoadReport:
     return _report(snapshot, parts, had, ())
 
 
-def differing(snapshot: "Snapshot", target: Any) -> tuple[str, ...]:
+def differing(snapshot: Loadable, target: Any) -> tuple[str, ...]:
     """Return the names whose values differ; see `Snapshot.diff`."""
     torch = sys.modules.get("torch")
     is_module = torch is not None and isinstance(target, torch.nn.Module)
@@ -73,7 +84,7 @@ def differing(snapshot: "Snapshot", target: Any) -> tuple[str, ...]:
     return (*found, *missing, *unexpected)
 
 
-def _load_module(snapshot: "Snapshot", module: "torch.nn.Module", *, strict: bool) -> LoadReport:
+def _load_module(snapshot: Loadable, module: "torch.nn.Module", *, strict: bool) -> LoadReport:
     parts = module.state_dict()
     hooked = [name for name, part in module.named_modules() if _has_hooks(part)]
     if not hooked:  # hooks may take names that `state_dict` does not have
@@ -103,7 +114,7 @@ def _has_hooks(module: "torch.nn.Module") -> bool:
     return any(getattr(module, name, None) for name in names)
 
 
-def _check(snapshot: "Snapshot", parts: Mapping[str, Any], *, strict: bool) -> None:
+def _check(snapshot: Loadable, parts: Mapping[str, Any], *, strict: bool) -> None:
     """Check names and shapes, before anything is written.
 
     Raises:
@@ -128,13 +139,13 @@ def _check(snapshot: "Snapshot", parts: Mapping[str, Any], *, strict: bool) -> N
         raise ShoalValueError(f"load_into: {snapshot!r}: nothing was loaded: {'; '.join(problems)}")
 
 
-def _one_sided(snapshot: "Snapshot", parts: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def _one_sided(snapshot: Loadable, parts: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the names that are missing in the snapshot, and its tensors that the target lacks."""
     missing = [name for name in parts if name not in snapshot]
     return missing, [name for name in snapshot if name not in parts and snapshot.is_tensor(name)]
 
 
-def _had(snapshot: "Snapshot", parts: Mapping[str, Any]) -> dict[str, str]:
+def _had(snapshot: Loadable, parts: Mapping[str, Any]) -> dict[str, str]:
     """Return for each name of both sides: whether the target is tied, unchanged, or loaded."""
     found, seen = {}, set()
     for name, part in parts.items():
@@ -201,7 +212,7 @@ def _copy(source: Any, part: Any, target: Any, name: str) -> None:
 
 
 def _report(
-    snapshot: "Snapshot", parts: Mapping[str, Any], had: dict[str, str], wrong: Any
+    snapshot: Loadable, parts: Mapping[str, Any], had: dict[str, str], wrong: Any
 ) -> LoadReport:
     missing, unexpected = _one_sided(snapshot, parts)
     apart = set(wrong)

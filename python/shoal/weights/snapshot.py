@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shoal.errors import ShoalValueError, WeightsCorruptError
+from shoal.weights.description import Description, Leaf, view
 from shoal.weights.hashing import digests_of
-from shoal.weights.layout import Description, Leaf, view
 from shoal.weights.loading import LoadReport, differing, load
 from shoal.weights.version import Version
 

@@ -40,11 +40,10 @@ import errno
 import fcntl
 import mmap
 import os
-import re
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
@@ -62,13 +61,15 @@ from shoal.shm.shared_files import sweep
 from shoal.shm.shared_files.mapping import copy_into
 from shoal.shm.shared_files.pool import NoRoomError, PayloadFile, Pool, lock_and_map
 from shoal.weights.control import ControlPage, publisher_lock
+from shoal.weights.description import Description, read
 from shoal.weights.hashing import copy_hashed, digests_of
-from shoal.weights.holders import Holder, holders, record, sweep_records
-from shoal.weights.layout import Description, Mark, Placement, StateLayout, keys_of, read
+from shoal.weights.holders import holders, record, sweep_records
+from shoal.weights.layout import Mark, Placement, StateLayout, keys_of
 from shoal.weights.snapshot import Snapshot
+from shoal.weights.stats import VersionFile, VersionStats, WeightsStats, version_files
 from shoal.weights.version import MOST_IN_EPOCH, Version
 
-__all__ = ["Store", "VersionFile", "VersionStats", "WeightsStats"]
+__all__ = ["Store"]
 
 Delta = bool | str | Version
 """Which blocks of the newest version a publish may use again; see `Weights.publish`."""
@@ -83,70 +84,6 @@ _MOST_TIMES = 2
 
 _LEAST = 2**22
 """Bytes of such files that do not matter."""
-
-_NAME = re.compile(r"([vr])(\d+)-(\d+)")
-
-
-class VersionFile(NamedTuple):
-    """The file of a version.
-
-    Attributes:
-        version: The version.
-        path: Its path.
-        retired: Whether only the readers that hold it can use it.
-    """
-
-    version: Version
-    path: Path
-    retired: bool
-
-    @property
-    def nbytes(self) -> int:
-        """Its size; 0 if it was removed meanwhile."""
-        try:
-            return self.path.stat().st_size
-        except FileNotFoundError:
-            return 0
-
-
-class VersionStats(NamedTuple):
-    """A version that is in memory.
-
-    Attributes:
-        version: The version.
-        nbytes: The size of its memory in bytes.
-        retired: Whether it is there only because of its holders, or of versions that share it.
-        holders: The processes that hold it, the longest first.
-        shared_by: Newer versions that are deltas, whose unchanged blocks are in its memory.
-    """
-
-    version: Version
-    nbytes: int
-    retired: bool
-    holders: tuple[Holder, ...]
-    shared_by: tuple[Version, ...]
-
-    def __str__(self) -> str:
-        held = f", held by {'; '.join(map(str, self.holders))}" if self.holders else ""
-        shared = f", shared by {', '.join(map(str, self.shared_by))}" if self.shared_by else ""
-        return f"version {self.version} ({self.nbytes:,} bytes{held}{shared})"
-
-
-class WeightsStats(NamedTuple):
-    """What weights have in memory.
-
-    Attributes:
-        versions: The versions, the oldest first.
-        nbytes: The size of all of them in bytes.
-        free: The number of bytes that are free in the file system.
-    """
-
-    versions: tuple[VersionStats, ...]
-    nbytes: int
-    free: int
-
-    def __str__(self) -> str:
-        return ", ".join(map(str, self.versions)) or "nothing"
 
 
 class Store:
@@ -564,14 +501,7 @@ class Store:
 
     def files(self) -> list[VersionFile]:
         """Return the files of all versions, also of retired ones."""
-        found = []
-        with contextlib.suppress(FileNotFoundError):
-            for entry in os.scandir(self.folder):
-                parsed = _NAME.fullmatch(entry.name)
-                if parsed:
-                    version = Version(int(parsed[2]), int(parsed[3]))
-                    found.append(VersionFile(version, Path(entry.path), parsed[1] == "r"))
-        return found
+        return version_files(self.folder)
 
     def sweep(self) -> None:
         """Remove what dead publishers and readers left, unless a process publishes: it does that."""

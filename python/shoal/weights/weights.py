@@ -28,7 +28,8 @@ from shoal.reused_threads import run_in_thread
 from shoal.weights.actor import WeightsSettings, WeightsWorker
 from shoal.weights.layout import StateLayout
 from shoal.weights.snapshot import Snapshot
-from shoal.weights.store import Store, WeightsStats
+from shoal.weights.stats import WeightsStats
+from shoal.weights.store import Store
 from shoal.weights.version import Version
 from shoal.work import AsyncChannelWork, AsyncWork
 

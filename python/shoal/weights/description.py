@@ -1,0 +1,177 @@
+"""The description of a version: what is in it, where it lies, and its tensors on mapped memory."""
+
+import pickle
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shoal import pickling
+from shoal.errors import DependencyError, WeightsCorruptError
+from shoal.weights.hashing import DIGEST_BYTES
+from shoal.weights.version import Version
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "HEADER",
+    "MAGIC",
+    "BlockRange",
+    "Description",
+    "Entries",
+    "Leaf",
+    "Value",
+    "read",
+    "view",
+]
+
+MAGIC = b"SHOALW\x00\x02"
+HEADER = struct.Struct("<8sQQ")
+"""The magic bytes, and where the description begins and ends; then the digests follow."""
+
+
+class Leaf(NamedTuple):
+    """A tensor or an array of a version.
+
+    Attributes:
+        kind: `torch` or `numpy`.
+        dtype: The name of torch's dtype, or numpy's description of a dtype.
+        shape: The shape.
+        strides: The strides: in elements for torch, in bytes for numpy.
+        block: The number of its block.
+        offset: The offset in bytes of its first element in the block.
+    """
+
+    kind: str
+    dtype: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    block: int
+    offset: int
+
+
+class Value(NamedTuple):
+    """A small value of another type, as a pickle and its buffers."""
+
+    data: bytes
+    buffers: tuple[bytes, ...]
+
+    def load(self) -> Any:
+        """Return a new copy of the value."""
+        return pickling.loads(self.data, [bytearray(buffer) for buffer in self.buffers])
+
+
+Entries = dict[str, Leaf | Value]
+
+
+class BlockRange(NamedTuple):
+    """The bytes of one or several tensors of a version.
+
+    Attributes:
+        file: The number of its file in `Description.files`.
+        start: Its offset in the file in bytes.
+        size: Its number of bytes.
+    """
+
+    file: int
+    start: int
+    size: int
+
+
+class Description(NamedTuple):
+    """What is in a version.
+
+    Attributes:
+        files: The versions in whose files the blocks are; the first is the version itself.
+        blocks: The blocks.
+        entries: The leaves and values by name, in the order of the state.
+        digests: The digest of each block; None for one that has none.
+    """
+
+    files: tuple[Version, ...]
+    blocks: tuple[BlockRange, ...]
+    entries: Entries
+    digests: tuple[bytes | None, ...]
+
+    def names_of(self, block: int) -> list[str]:
+        """Return the names of the tensors and arrays of a block."""
+        return [
+            name
+            for name, entry in self.entries.items()
+            if isinstance(entry, Leaf) and entry.block == block
+        ]
+
+
+def read(memory: memoryview) -> Description:
+    """Return what is in a version's file.
+
+    Raises:
+        WeightsCorruptError: The file is not one of a version.
+    """
+    header = bytes(memory[: HEADER.size])
+    magic, start, end = HEADER.unpack(header.ljust(HEADER.size))
+    if magic != MAGIC or not start <= end <= len(memory):
+        raise WeightsCorruptError(f"the header of a version is {header!r}")
+    kinds = {"Leaf": Leaf, "Value": Value}
+    try:
+        files, blocks, entries = pickle.loads(memory[start:end])
+        table = bytes(memory[end : end + DIGEST_BYTES * len(blocks)])
+        digests = [table[at : at + DIGEST_BYTES] for at in range(0, len(table), DIGEST_BYTES)]
+        return Description(
+            tuple(Version(*file) for file in files),
+            tuple(BlockRange(*block) for block in blocks),
+            {name: kinds[kind](*fields) for name, (kind, fields) in entries.items()},
+            tuple(digest if any(digest) else None for digest in digests),
+        )
+    except Exception as error:
+        raise WeightsCorruptError(f"the description of a version is damaged: {error}") from error
+
+
+def view(leaf: Leaf, name: str, block: memoryview, storages: dict[int, Any]) -> Any:
+    """Return a tensor or an array on the memory of a version's file.
+
+    Args:
+        leaf: What to return.
+        name: Its name, for errors.
+        block: The memory of its block.
+        storages: The storages that earlier calls made, by the number of the block.
+
+    Raises:
+        DependencyError: Its package is not installed.
+    """
+    if leaf.kind == "numpy":
+        return _numpy_view(leaf, block)
+    try:
+        return _torch_view(leaf, block, storages)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise DependencyError(
+            f"{name!r} was published as a tensor of torch, which is not installed here; run: pip "
+            "install torch"
+        ) from None
+
+
+def _torch_view(leaf: Leaf, block: memoryview, storages: dict[int, Any]) -> "torch.Tensor":
+    import torch
+
+    dtype = getattr(torch, leaf.dtype)
+    if not len(block):
+        return torch.empty(leaf.shape, dtype=dtype)
+    storage = storages.get(leaf.block)
+    if storage is None:
+        found = torch.frombuffer(block, dtype=torch.uint8).untyped_storage()
+        storage = storages.setdefault(leaf.block, found)
+    tensor = torch.empty(0, dtype=dtype)
+    return tensor.set_(storage, leaf.offset // tensor.element_size(), leaf.shape, leaf.strides)
+
+
+def _numpy_view(leaf: Leaf, block: memoryview) -> Any:
+    dtype = np.lib.format.descr_to_dtype(leaf.dtype)
+    if not len(block):
+        values = np.empty(leaf.shape, dtype)
+    else:
+        values = np.ndarray(leaf.shape, dtype, block, leaf.offset, leaf.strides)
+    values.flags.writeable = False
+    return values
