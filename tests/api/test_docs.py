@@ -170,7 +170,7 @@ GUIDES = {
     "shm": Guide([something] * 4),
     "testing": Guide([a_sum, None, None], texts=1),
     "tracing": Guide([the_text_and_a_trace], texts=1),
-    "weights": Guide([its_comments], locally=(0,)),
+    "weights": Guide([its_comments, None], locally=(0,)),  # the second is one call
 }
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 from shoal.deadline import Deadline
 from shoal.shm.shared_files import mapping, pool
-from shoal.weights import control, layout, store
+from shoal.weights import control, folder as places, layout, store
 
 folder, role, step, number = sys.argv[1:]
 places = {
@@ -38,11 +38,11 @@ places = {
     "link": (os, "link"),
     "note": (control.Version, "packed"),
     "ring": (control.ControlPage, "_ring"),
-    "open": (store, "lock_and_map"),
+    "open": (places, "lock_and_map"),
     "flock": (fcntl, "flock"),
     "map": (pool, "map_private"),
     "look": (Path, "stat"),
-    "read": (store, "read"),
+    "read": (places, "read"),
 }
 state = {"fill": np.full((300_000,), float(number)), "number": int(number)}
 found = store.Store(folder, "the weights")

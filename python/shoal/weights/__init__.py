@@ -1,8 +1,8 @@
 """Weights: versions of a state that many processes of a node read in place.
 
 `weights` has the public class, which finds them by name in a job, and `actor` the process that
-removes their memory with the job. `store` has the steps of publishers and readers on one node, and
-the reasons why they are safe; `control` the page that names the newest version and wakes those who
+removes their memory with the job. `folder` has the steps of publishers and readers on one node, and
+the reasons why they are safe; `store` publishes; `control` the page that names the newest version and wakes those who
 wait; `stats` and `holders` say what is in memory, and who holds it. A state becomes the bytes of a
 version by `layout`, `copying` and `hashing`; `description`, `snapshot` and `loading` read them.
 """

@@ -2,6 +2,7 @@
 
 import pickle
 import struct
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from shoal import pickling
 from shoal.errors import DependencyError, WeightsCorruptError
 from shoal.weights.hashing import DIGEST_BYTES
-from shoal.weights.version import Version
+from shoal.weights.version import FilePart
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +21,7 @@ __all__ = [
     "BlockRange",
     "Description",
     "Entries",
+    "Frame",
     "Leaf",
     "Value",
     "read",
@@ -83,16 +85,18 @@ class Description(NamedTuple):
     """What is in a version.
 
     Attributes:
-        files: The versions in whose files the blocks are; the first is the version itself.
+        files: The files in which the blocks are; the first is that of the version itself.
         blocks: The blocks.
         entries: The leaves and values by name, in the order of the state.
         digests: The digest of each block; None for one that has none.
+        notes: What publishers of parts tell each other.
     """
 
-    files: tuple[Version, ...]
+    files: tuple[FilePart, ...]
     blocks: tuple[BlockRange, ...]
     entries: Entries
     digests: tuple[bytes | None, ...]
+    notes: dict[str, Any]
 
     def names_of(self, block: int) -> list[str]:
         """Return the names of the tensors and arrays of a block."""
@@ -101,6 +105,46 @@ class Description(NamedTuple):
             for name, entry in self.entries.items()
             if isinstance(entry, Leaf) and entry.block == block
         ]
+
+
+class Frame:
+    """What is written around the blocks of a file.
+
+    Args:
+        description: What is in the version; its digests do not matter.
+        start: The end of the blocks in the file.
+
+    Attributes:
+        nbytes: The size of the file in bytes.
+    """
+
+    def __init__(self, description: Description, start: int) -> None:
+        self._count = len(description.blocks)
+        self._start = start
+        self._body = pickle.dumps(
+            (
+                tuple(map(tuple, description.files)),
+                tuple(map(tuple, description.blocks)),
+                {
+                    name: (type(entry).__name__, tuple(entry))
+                    for name, entry in description.entries.items()
+                },
+                description.notes,
+            ),
+            protocol=5,
+        )
+        self._end = start + len(self._body)
+        self.nbytes = self._end + DIGEST_BYTES * self._count
+
+    def parts(self, digests: Mapping[int, bytes]) -> list[tuple[int, bytes]]:
+        """Return pairs of an offset and the bytes to write there.
+
+        Args:
+            digests: The digest of each block that has one.
+        """
+        table = b"".join(digests.get(number, bytes(DIGEST_BYTES)) for number in range(self._count))
+        header = HEADER.pack(MAGIC, self._start, self._end)
+        return [(self._start, self._body), (self._end, table), (0, header)]
 
 
 def read(memory: memoryview) -> Description:
@@ -115,14 +159,15 @@ def read(memory: memoryview) -> Description:
         raise WeightsCorruptError(f"the header of a version is {header!r}")
     kinds = {"Leaf": Leaf, "Value": Value}
     try:
-        files, blocks, entries = pickle.loads(memory[start:end])
+        files, blocks, entries, notes = pickle.loads(memory[start:end])
         table = bytes(memory[end : end + DIGEST_BYTES * len(blocks)])
         digests = [table[at : at + DIGEST_BYTES] for at in range(0, len(table), DIGEST_BYTES)]
         return Description(
-            tuple(Version(*file) for file in files),
+            tuple(FilePart(*file) for file in files),
             tuple(BlockRange(*block) for block in blocks),
             {name: kinds[kind](*fields) for name, (kind, fields) in entries.items()},
             tuple(digest if any(digest) else None for digest in digests),
+            notes,
         )
     except Exception as error:
         raise WeightsCorruptError(f"the description of a version is damaged: {error}") from error

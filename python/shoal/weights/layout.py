@@ -8,7 +8,6 @@ other types, are pickled. The blocks of a delta that did not change are in files
 
 import ctypes
 import math
-import pickle
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -21,15 +20,15 @@ from shoal.errors import ShoalValueError
 from shoal.weights.copying import cast, gather, stage
 from shoal.weights.description import (
     HEADER,
-    MAGIC,
     BlockRange,
     Description,
     Entries,
+    Frame,
     Leaf,
     Value,
 )
-from shoal.weights.hashing import DIGEST_BYTES
-from shoal.weights.version import Version
+from shoal.weights.shards import LocalShard, ShardFile, is_distributed, local_shard
+from shoal.weights.version import FilePart
 
 if TYPE_CHECKING:
     import torch
@@ -147,23 +146,36 @@ class StateLayout:
     Args:
         state: A dict of names to tensors, arrays, small values, and dicts of such.
         dtype: A dtype of torch to which floating-point tensors are cast on the way; None for none.
+        is_part: Whether other processes publish the rest, so that it may have distributed tensors.
 
     Attributes:
         pieces: The blocks.
+        shards: The shards of distributed tensors; None if there are none. Their blocks follow.
         entries: The leaves and values by name, in the order of the state.
-        nbytes: The number of bytes of all blocks.
+        nbytes: The number of bytes of all blocks but those of shards.
 
     Raises:
         ShoalValueError: The state cannot be published; the text names the part.
     """
 
-    def __init__(self, state: Mapping[str, Any], dtype: "torch.dtype | None" = None) -> None:
+    def __init__(
+        self,
+        state: Mapping[str, Any],
+        dtype: "torch.dtype | None" = None,
+        *,
+        is_part: bool = False,
+    ) -> None:
         self._dtype = dtype
+        shards: list[LocalShard] = []
         found: dict[str, Leaf | Value | None] = {}
         self._sources: list[_Source] = []  # kept, because buffers only point to their memory
         for name, value in flattened(state, "publish"):
             if name in found:
                 raise ShoalValueError(f"publish: two parts of the state have the name {name!r}")
+            if is_part and is_distributed(value):
+                found[name] = None
+                shards.append(local_shard(name, value, dtype))
+                continue
             source = _source(name, value)
             # None holds the place, so that the entries have the order of the state.
             found[name] = _value(name, value) if source is None else None
@@ -172,6 +184,9 @@ class StateLayout:
         self.pieces: list[Piece] = []
         for group in _groups(self._sources):
             self._add(group, found)
+        self.shards = ShardFile(shards) if shards else None
+        if self.shards is not None:
+            found |= self.shards.leaves(len(self.pieces))
         self.entries: Entries = {name: entry for name, entry in found.items() if entry is not None}
         self.nbytes = sum(piece.size for piece in self.pieces)
 
@@ -233,65 +248,46 @@ class StateLayout:
         """Return for each block what two versions must have in common to share it."""
         return _keys([piece.size for piece in self.pieces], self.entries)
 
-    def place(self, version: Version, shared: Mapping[int, tuple[Version, int]]) -> "Placement":
-        """Return where each block goes.
-
-        Args:
-            version: The version.
-            shared: The version and the offset in its file of each block that is there already.
-        """
-        return Placement(self, version, shared)
-
 
 class Placement:
     """Where the blocks of a state go in the file of a version.
 
+    Args:
+        layout: The state.
+        own: The file.
+        shared: The file, and the offset in it, of each block that is there already.
+        notes: As of `Description`.
+        shard_file: The file of the shards of distributed tensors; None if there are none.
+
     Attributes:
         copied: The numbers of the blocks that are copied, each with its offset.
-        nbytes: The size of the file in bytes.
+        frame: What is written around them.
     """
 
     def __init__(
-        self, layout: StateLayout, version: Version, shared: Mapping[int, tuple[Version, int]]
+        self,
+        layout: StateLayout,
+        own: FilePart,
+        shared: Mapping[int, tuple[FilePart, int]] | None = None,
+        notes: dict[str, Any] | None = None,
+        shard_file: FilePart | None = None,
     ) -> None:
-        files, blocks = {version: 0}, []
+        files, blocks = {own: 0}, []
         self.copied: list[tuple[int, int]] = []
         end = _aligned(HEADER.size)
         for number, piece in enumerate(layout.pieces):
-            if number in shared:
+            if shared and number in shared:
                 other, start = shared[number]
                 blocks.append(BlockRange(files.setdefault(other, len(files)), start, piece.size))
                 continue
             blocks.append(BlockRange(0, end, piece.size))
             self.copied.append((number, end))
             end = _aligned(end + piece.size)
-        self._blocks = blocks
-        self._description = pickle.dumps(
-            (
-                tuple(map(tuple, files)),
-                tuple(map(tuple, blocks)),
-                {
-                    name: (type(entry).__name__, tuple(entry))
-                    for name, entry in layout.entries.items()
-                },
-            ),
-            protocol=5,
-        )
-        self._start = end
-        self._end = end + len(self._description)
-        self.nbytes = self._end + DIGEST_BYTES * len(blocks)
-
-    def frame(self, digests: Mapping[int, bytes]) -> list[tuple[int, bytes]]:
-        """Return what is written around the blocks: pairs of an offset and bytes.
-
-        Args:
-            digests: The digest of each block; empty for none.
-        """
-        table = b"".join(
-            digests.get(number, bytes(DIGEST_BYTES)) for number in range(len(self._blocks))
-        )
-        header = HEADER.pack(MAGIC, self._start, self._end)
-        return [(self._start, self._description), (self._end, table), (0, header)]
+        if layout.shards is not None and shard_file is not None:
+            number = files.setdefault(shard_file, len(files))
+            blocks += [BlockRange(number, start, size) for start, size in layout.shards.blocks]
+        description = Description(tuple(files), tuple(blocks), layout.entries, (), notes or {})
+        self.frame = Frame(description, end)
 
 
 def _keys(sizes: list[int], entries: Mapping[str, Leaf | Value]) -> list[tuple[Any, ...]]:
@@ -371,7 +367,11 @@ def _check_tensor(name: str, tensor: "torch.Tensor") -> None:
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
     is_wrapper: bool = is_traceable_wrapper_subclass(tensor)
-    if is_wrapper:
+    if is_distributed(tensor):
+        kind = (
+            "DTensor, of which this process has a shard (publish it with part=(rank, world_size))"
+        )
+    elif is_wrapper:
         kind = type(tensor).__name__
     elif tensor.is_quantized:
         kind = "quantized tensor"

@@ -7,25 +7,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shoal.weights.holders import Holder
-from shoal.weights.version import Version
+from shoal.weights.version import FilePart, Version
 
 __all__ = ["VersionFile", "VersionStats", "WeightsStats", "version_files"]
 
-_NAME = re.compile(r"([vr])(\d+)-(\d+)")
+_NAME = re.compile(r"([vr])(\d+)-(\d+)(?:-(\d+))?")
 
 
 class VersionFile(NamedTuple):
     """The file of a version.
 
     Attributes:
-        version: The version.
+        part: The version, and which of its files it is.
         path: Its path.
-        retired: Whether only the readers that hold it can use it.
+        retired: Whether it is no version by itself: it stays for readers and other versions.
     """
 
-    version: Version
+    part: FilePart
     path: Path
     retired: bool
+
+    @property
+    def version(self) -> Version:
+        """The version."""
+        return self.part.version
 
     @property
     def nbytes(self) -> int:
@@ -83,6 +88,6 @@ def version_files(folder: Path) -> list[VersionFile]:
         for entry in os.scandir(folder):
             parsed = _NAME.fullmatch(entry.name)
             if parsed:
-                version = Version(int(parsed[2]), int(parsed[3]))
-                found.append(VersionFile(version, Path(entry.path), parsed[1] == "r"))
+                part = FilePart(int(parsed[2]), int(parsed[3]), int(parsed[4] or 0))
+                found.append(VersionFile(part, Path(entry.path), parsed[1] == "r"))
     return found

@@ -2,12 +2,10 @@
 
 from typing import NamedTuple
 
-__all__ = ["MOST_EPOCHS", "MOST_IN_EPOCH", "Version"]
+__all__ = ["MOST_IN_EPOCH", "FilePart", "Version"]
 
-_EPOCH_BITS = 24
 _NUMBER_BITS = 40
 
-MOST_EPOCHS = 2**_EPOCH_BITS - 1
 MOST_IN_EPOCH = 2**_NUMBER_BITS - 1
 
 
@@ -33,3 +31,16 @@ class Version(NamedTuple):
     def unpacked(cls, packed: int) -> "Version | None":
         """Return the version of an integer from `packed`."""
         return cls(packed >> _NUMBER_BITS, packed & MOST_IN_EPOCH) if packed else None
+
+
+class FilePart(NamedTuple):
+    """A file of a version: the version, and 0 for its own file, or the number of a further one."""
+
+    epoch: int
+    number: int
+    file: int = 0
+
+    @property
+    def version(self) -> Version:
+        """The version."""
+        return Version(self.epoch, self.number)

@@ -27,10 +27,11 @@ from shoal.queues.wait import JOB_HAS_ENDED
 from shoal.reused_threads import run_in_thread
 from shoal.weights.actor import WeightsSettings, WeightsWorker
 from shoal.weights.layout import StateLayout
+from shoal.weights.parts import Part, publish_part
 from shoal.weights.snapshot import Snapshot
 from shoal.weights.stats import WeightsStats
 from shoal.weights.store import Store
-from shoal.weights.version import Version
+from shoal.weights.version import MOST_IN_EPOCH, Version
 from shoal.work import AsyncChannelWork, AsyncWork
 
 __all__ = ["Subscription", "Weights"]
@@ -149,6 +150,7 @@ class Weights:
         dtype: Any = None,
         delta: bool | str | Version = False,
         checksum: bool = True,
+        part: tuple[int, int] | None = None,
         async_op: bool = False,
     ) -> Any:
         """Publish a state as the newest version.
@@ -168,6 +170,10 @@ class Weights:
                 tensor instead, which is faster, but misses writes through `.data`; other values are
                 compared as for True. A `Version` is as True, and an error if it is not the newest.
             checksum: Whether to make hashes while copying, for `Snapshot.verify` and deltas.
+            part: The rank of this process and the number of processes, if several publish one version
+                together; `version` has to be given then. The version is there when all parts are,
+                and the call waits for that. Each name belongs to one part, except that all processes
+                of a `DTensor`'s mesh publish it, and readers get the whole tensor.
             async_op: Return a work at once, and publish in another thread, in the order of the
                 calls.
 
@@ -179,13 +185,16 @@ class Weights:
             ShoalValueError: A part of the state cannot be published, or the number is too small.
             WeightsClosed: The weights were closed, or their job has ended.
             WeightsMemoryError: There is no room for the version; nothing was written.
-            ShoalTimeoutError: Another process published until the deadline.
+            ShoalTimeoutError: Another process published until the deadline, or another part did not
+                come; the text names it.
         """
         store, deadline = self._opened(), Deadline(timeout)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(state, torch.nn.Module):
             state = state.state_dict()
-        layout, delta = StateLayout(state, _checked_dtype(dtype)), _checked_delta(delta)
+        delta = _checked_delta(delta)
+        which = _checked_part(part, version, delta)
+        layout = StateLayout(state, _checked_dtype(dtype), is_part=which is not None)
         future: Future = concurrent.futures.Future()
         with self._lock:
             earlier, self._publishing = self._publishing, future
@@ -193,6 +202,8 @@ class Weights:
         def publish() -> Version:
             if earlier is not None:
                 concurrent.futures.wait([earlier])
+            if which is not None:
+                return publish_part(store, layout, which, deadline, checksum=checksum)
             return store.publish(layout, version, deadline, delta=delta, checksum=checksum)
 
         def work() -> None:
@@ -445,6 +456,25 @@ def _checked_delta(delta: Any) -> bool | str | Version:
     raise ShoalValueError(
         f"publish: delta={delta!r}: expected True, False, 'counters', or the version to build on"
     )
+
+
+def _checked_part(part: Any, version: Any, delta: Any) -> Part | None:
+    if part is None:
+        return None
+    if (
+        not isinstance(part, tuple)
+        or [type(number) for number in part] != [int, int]
+        or not 0 <= part[0] < part[1]
+    ):
+        raise ShoalValueError(f"publish: part={part!r}: expected (rank, number of parts)")
+    if type(version) is not int or not 0 <= version <= MOST_IN_EPOCH:
+        raise ShoalValueError(
+            f"publish: part={part!r}, version={version!r}: expected the number of the version, which "
+            "all parts have to give"
+        )
+    if delta is not False:
+        raise ShoalValueError("publish: delta= and part= cannot be used together")
+    return Part(version, *part)
 
 
 def _checked_dtype(dtype: Any) -> Any:

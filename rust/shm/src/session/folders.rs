@@ -133,13 +133,14 @@ fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
 
 /// Whether a session makes files of this name: `x17` is an extent, `b3` a doorbell,
 /// `p4026531836-17-99-0` a payload for several readers (`python/shoal/shm/shared_files/names.py`),
-/// `v1-5` or `r1-5` a version of weights (`python/shoal/weights/store.py`), and
-/// `h1-5-4026531836-17-99-0` a record of a process that holds one.
+/// `v1-5` or `r1-5` a version of weights (`python/shoal/weights/folder.py`),
+/// `h1-5-4026531836-17-99-0` a record of a process that holds one, and names that begin with `s` or
+/// `u` are parts of one (`python/shoal/weights/parts.py`).
 fn is_known(name: Option<&str>) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     name.is_some_and(|name| match name {
         CONTROL | LOCKS | DISK | HOME | SPARED | WEIGHTS | PUBLISHER => true,
-        _ => match name.strip_prefix(['p', 'v', 'r', 'h']) {
+        _ => match name.strip_prefix(['p', 'v', 'r', 'h', 's', 'u']) {
             Some(numbers) => numbers.split('-').all(is_number),
             None => name.strip_prefix(['x', 'b']).is_some_and(is_number),
         },

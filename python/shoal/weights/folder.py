@@ -1,0 +1,319 @@
+"""`VersionFolder`: the versions of weights in one folder in memory, as every process of a node sees them.
+
+A version is one file (`shoal.shm.shared_files.pool`), or several. A file is written by the process
+that holds the publisher's lock, and then never again while anybody can see it. Its names tell its
+state:
+
+    p<writer>-<file>        the base name: the file belongs to the pool of this writer
+    v<epoch>-<number>       a version: the file is complete, and readers may open it
+    r<epoch>-<number>       a retired version, which readers may still hold
+    r<epoch>-<number>-<n>   the n-th further file of a version that several processes published
+
+The steps of a publisher, which may die after each of them:
+
+1. It takes the lock, removes what dead publishers left, and retires versions: it renames `v…` to
+   `r…`, and removes each `r…` that no reader holds (an exclusive `flock` succeeds).
+2. It takes a file of its pool *that has no other name and no lock*, or a new one, and copies the
+   state to it.
+3. It links the file to `v…`: now the version exists. It notes the version in the control page,
+   which makes it the newest, and rings the bell.
+
+A reader opens `v…`, takes a shared `flock`, maps the file privately, and then looks whether the
+name `v…` still exists. If it does not, the reader begins again with the newest version.
+
+*What a reader sees never changes, and is complete.* The name `v…` is given after the copy, only
+once, and is never given to another file. A reader that found it after taking its lock has had the
+lock before the version was retired. The lock belongs to the open file, which the mapping keeps open
+until the last view is gone or the process is dead. Until then the test in step 1 fails, so `r…`
+stays, and step 2 does not take the file.
+
+*A publisher that dies leaves the former version.* Before the link there is a file with a base name
+only, which the next `sweep` removes. After it there is a version that the next publisher notes.
+
+*Publishing waits for no reader.* A file that readers hold is left to them.
+
+*A delta is as whole as any version.* Its file has the blocks that changed, and names the files of
+the others: those of the newest version, which the publisher's lock keeps. A retired file stays as
+long as a version `v…` names it. A reader locks all files of a version before it looks for `v…`.
+
+`store` has the steps of one publisher, `parts` those of several that publish one version.
+"""
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from shoal.context import describe_self
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import (
+    ShoalTimeoutError,
+    WeightsClosed,
+    WeightsCorruptError,
+    WeightsMemoryError,
+)
+from shoal.shm.shared_files import sweep
+from shoal.shm.shared_files.pool import lock_and_map
+from shoal.weights.control import ControlPage, publisher_lock
+from shoal.weights.description import Description, read
+from shoal.weights.holders import holders, record, sweep_records
+from shoal.weights.snapshot import Snapshot
+from shoal.weights.stats import VersionFile, VersionStats, WeightsStats, version_files
+from shoal.weights.version import FilePart, Version
+
+__all__ = ["VersionFolder"]
+
+
+class VersionFolder:
+    """The versions in a folder. All threads of this process share it; a forked child may use it.
+
+    Args:
+        folder: The folder.
+        name: What the weights are called in messages.
+        check: Raises an error if this process may not use the weights any more.
+
+    Raises:
+        WeightsNotFoundError: The folder has no weights.
+        WeightsCorruptError: They are of another format, or damaged.
+    """
+
+    def __init__(self, folder: str, name: str, check: Callable[[], None] = lambda: None) -> None:
+        self.folder = Path(folder)
+        self.name = name
+        self.control = ControlPage(self.folder)
+        self.check_job = check
+        self._seen: weakref.ref[Snapshot] | None = None
+        self._files_of: dict[Version, tuple[FilePart, ...]] = {}
+
+    # Reading.
+
+    def latest(
+        self, least: int, wanted: str, deadline: Deadline, check: Callable[[], None] = lambda: None
+    ) -> Snapshot:
+        """Return the newest version, once there is one that is new enough.
+
+        Args:
+            least: The least version that is, as `Version.packed` returns it; 1 for any.
+            wanted: What the caller waits for, for messages.
+            deadline: When to stop waiting.
+            check: Is called again and again, and ends the wait by raising.
+
+        Raises:
+            ShoalTimeoutError: There was none in time.
+            WeightsClosed: The weights were closed.
+        """
+
+        def both() -> None:
+            self.check_job()
+            check()
+
+        control = self.control
+        packed = control.packed
+        if packed >= least:
+            snapshot = None if self._seen is None else self._seen()
+            if snapshot is not None and snapshot.version.packed() == packed:
+                return snapshot
+        wait = None
+        while True:
+            packed = control.packed
+            if packed >= least:
+                snapshot = self._opened(packed)
+                if snapshot is not None:
+                    self._seen = weakref.ref(snapshot)
+                    return snapshot
+                continue
+            self.check()
+            wait = wait or LongWait(
+                lambda: f"{describe_self()}: waits for {wanted} of {self.name}", deadline
+            )
+            if not control.wait(packed, wait, both):
+                newest = control.newest
+                there = "none was published" if newest is None else f"the newest is {newest}"
+                raise ShoalTimeoutError(
+                    f"{describe_self()}: {wanted} of {self.name} did not come within "
+                    f"{deadline.timeout:g} s: {there}"
+                )
+
+    def _opened(self, packed: int) -> Snapshot | None:
+        """Open a version; None if it was retired meanwhile."""
+        version = Version.unpacked(packed)
+        if version is None:
+            return None
+        path = self.path_of("v", version)
+        try:
+            memories = [self._mapped(path)]
+            description = read(memories[0])
+            memories += [self._mapped_part(part) for part in description.files[1:]]
+            # Last, and it must succeed: it proves that the name existed when the locks were taken.
+            path.stat()
+        except (FileNotFoundError, BlockingIOError):
+            if self.control.packed == packed:
+                self.check()  # the folder was removed
+                raise WeightsCorruptError(f"{path} of {self.name} was removed") from None
+            return None
+        except OSError as error:
+            if error.errno == errno.ENOMEM:
+                raise WeightsMemoryError(f"no room to map {path}: {error}") from None
+            raise
+        for part, memory in zip(description.files, memories, strict=True):
+            record(self.folder, part.version, memory)
+        return Snapshot(version, description, memories)
+
+    def _mapped(self, path: Path) -> memoryview:
+        keep = self.control.keeps_descriptors
+        return lock_and_map(str(path), path.stat().st_size, keep=keep)
+
+    def _mapped_part(self, part: FilePart) -> memoryview:
+        """Map a file that a version names; it may be retired at any moment, but not the reverse."""
+        if part.file == 0:
+            with contextlib.suppress(FileNotFoundError):
+                return self._mapped(self.path_of("v", part.version))
+        return self._mapped(self.path_of("r", part))
+
+    # Upkeep, under the lock of the publisher.
+
+    @contextlib.contextmanager
+    def publishing(self, wait: LongWait) -> Iterator[None]:
+        """Hold the publisher's lock; remove what dead publishers left.
+
+        Raises:
+            ShoalTimeoutError: Another process published until the deadline.
+        """
+        with publisher_lock(self.folder, wait):
+            sweep(str(self.folder))
+            yield
+
+    def newest_there(self) -> Version | None:
+        """Return the newest version; note one whose publisher died before it had done so."""
+        noted = self.control.newest
+        there = max((file.version for file in self.files() if not file.retired), default=None)
+        if there is not None and (noted is None or there > noted):
+            self.control.note(there)
+            return there
+        return noted
+
+    def retire(self, keep: int, newest: Version | None) -> None:
+        """Retire versions but for the newest ones, and remove those that nobody needs."""
+        visible = sorted(file for file in self.files() if not file.retired)
+        least = max(1, keep) if newest is not None else keep
+        for file in visible[: max(0, len(visible) - least)]:
+            file.path.rename(self.path_of("r", file.version))
+        self.collect()
+
+    def collect(self) -> None:
+        """Remove the retired versions that no reader holds and no version names."""
+        retired = [file for file in self.files() if file.retired]
+        if not retired:
+            return
+        named = self.named()
+        for file in retired:
+            if file.part not in named and not _is_held(file.path):
+                file.path.unlink(missing_ok=True)
+
+    def named(self) -> dict[FilePart, list[Version]]:
+        """Return the versions that name each file; those that are retired do not count."""
+        files_of: dict[Version, tuple[FilePart, ...]] = {}
+        for version in [file.version for file in self.files() if not file.retired]:
+            # Without the publisher's lock a version may be retired meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                known = self._files_of.get(version)
+                files_of[version] = known or self.described(version).files
+        self._files_of = files_of  # not changed any more: several threads may be here
+        found: dict[FilePart, list[Version]] = {}
+        for version, files in files_of.items():
+            for part in files:
+                found.setdefault(part, []).append(version)
+        return found
+
+    def described(self, version: Version) -> Description:
+        """Return what is in a version.
+
+        Raises:
+            FileNotFoundError: It was retired.
+        """
+        with (
+            self.path_of("v", version).open("rb") as file,
+            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
+            memoryview(mapped) as memory,
+        ):
+            return read(memory)
+
+    def stats(self) -> WeightsStats:
+        """Return what is in memory, and who holds it."""
+        held = holders(self.folder)
+        sharing: dict[Version, set[Version]] = {}
+        for part, versions in self.named().items():
+            others = [version for version in versions if version != part.version]
+            sharing.setdefault(part.version, set()).update(others)
+        files: dict[Version, list[VersionFile]] = {}
+        for file in self.files():
+            files.setdefault(file.version, []).append(file)
+        found = tuple(
+            VersionStats(
+                version,
+                sum(file.nbytes for file in files[version]),
+                all(file.retired for file in files[version]),
+                tuple(held.get(version, ())),
+                tuple(sorted(sharing.get(version, ()))),
+            )
+            for version in sorted(files)
+        )
+        return WeightsStats(found, sum(version.nbytes for version in found), self._free())
+
+    def _free(self) -> int:
+        try:
+            found = os.statvfs(self.folder)
+        except FileNotFoundError:
+            return 0
+        return found.f_bavail * found.f_frsize
+
+    # What there is.
+
+    def files(self) -> list[VersionFile]:
+        """Return the files of all versions, also of retired ones."""
+        return version_files(self.folder)
+
+    def sweep(self) -> None:
+        """Remove what dead publishers and readers left, unless a process publishes: it does that."""
+        wait = LongWait(lambda: "sweep", Deadline(0))
+        with contextlib.suppress(ShoalTimeoutError), self.publishing(wait):
+            self.collect()
+        sweep_records(self.folder)
+
+    def close(self, reason: str) -> None:
+        """Let no version follow, and end all waits with a reason. Idempotent."""
+        self.control.close(reason)
+
+    def check(self) -> None:
+        """Raise if there will be no more versions."""
+        self.check_job()
+        end = self.control.end
+        if end is not None:
+            raise WeightsClosed(f"{describe_self()}: {self.name} were closed: {end}")
+        if not self.control.is_there():
+            raise WeightsClosed(f"{describe_self()}: {self.name} are gone: their job has ended")
+
+    def path_of(self, kind: str, part: Version | FilePart) -> Path:
+        """Return the path of a file: `v` for a version, `r` for a retired one or another part."""
+        return self.folder / f"{kind}{'-'.join(map(str, part if any(part[2:]) else part[:2]))}"
+
+
+def _is_held(path: Path) -> bool:
+    """Whether a reader holds a version."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # `close` would not unlock it if a child forked meanwhile has inherited the descriptor.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,430 @@
+"""Versions that several processes publish together, each a part.
+
+    s<number>-<size>-<rank>-<epoch>-<namespace>-<pid>-<start>    a part that is complete
+    u<number>-<size>-<signature>-<namespace>-<pid>-<start>       a file that several parts write into
+
+The steps of each process:
+
+1. Under the publisher's lock it removes the names of dead processes, and takes files: one of its own,
+   and one for the shards of distributed tensors, which it shares with the processes that have shards
+   of the same tensors. Each of them gives the shared file a name of its own, so that the file is not
+   used for another version as long as one of them may write.
+2. Without the lock it copies its part.
+3. Under the lock it gives its file the name `s…`. Whoever finds all parts complete publishes: it links
+   their files to `r<epoch>-<number>-<n>`, and then links a description of all of them to
+   `v<epoch>-<number>`, as any publisher does.
+4. It waits for the version, and then removes its names.
+
+A process that dies takes its part with it: until another one publishes that part, the others wait.
+"""
+
+import contextlib
+import mmap
+import os
+import re
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shoal.context import current, describe_self
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import ShoalTimeoutError, ShoalValueError, WeightsError
+from shoal.process import own_process
+from shoal.shm.shared_files.mapping import copy_into, map_shared
+from shoal.shm.shared_files.names import is_dead, key_of
+from shoal.weights.description import BlockRange, Description, Entries, Frame, Leaf, read
+from shoal.weights.hashing import digests_of
+from shoal.weights.layout import Placement, StateLayout
+from shoal.weights.store import Store, write_file
+from shoal.weights.version import FilePart, Version
+
+__all__ = ["Part", "publish_part"]
+
+_COMPLETE = re.compile(r"s(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)")
+_SHARED = re.compile(r"u(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)")
+
+_LOCK_S = 30.0
+"""Maximum seconds to wait for the publisher's lock, to publish what is complete or to give up."""
+
+_HEAD = 64
+"""Number of bytes before the description of a version that has no block of its own."""
+
+
+class Part(NamedTuple):
+    """Which part of a version a process publishes.
+
+    Attributes:
+        number: The number of the version.
+        rank: The number of the part.
+        size: How many parts there are.
+    """
+
+    number: int
+    rank: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"part {self.rank} of {self.size} of version {self.number}"
+
+
+class _Complete(NamedTuple):
+    """A part that is complete: its file, and the epoch and the pid of its publisher."""
+
+    path: Path
+    part: Part
+    epoch: int
+    pid: int
+
+
+def publish_part(
+    store: Store, layout: StateLayout, part: Part, deadline: Deadline, *, checksum: bool
+) -> Version:
+    """Publish a part of a version, and wait until all parts are there.
+
+    Args:
+        store: The weights.
+        layout: The state of the part.
+        part: Which part it is.
+        deadline: When to stop waiting for the others.
+        checksum: Whether to make the digests of blocks.
+
+    Raises:
+        ShoalValueError: The part does not fit the others, or is there already.
+        ShoalTimeoutError: Another part did not come.
+        WeightsClosed: The weights were closed.
+        WeightsMemoryError: There is no room.
+    """
+    store.begin()
+    names: list[Path] = []
+    wait = LongWait(lambda: f"{describe_self()}: publish: {_missing(store, part)}", deadline)
+    try:
+        before = _write(store, layout, part, names, wait, checksum=checksum)
+        version = _awaited(store, part, before, wait)
+    finally:
+        # Under the lock, because another process may be about to publish all parts.
+        with contextlib.suppress(ShoalTimeoutError, WeightsError), _locked(store, wait):
+            for path in names:
+                path.unlink(missing_ok=True)
+    store.epoch = version.epoch
+    return version
+
+
+def _locked(store: Store, wait: LongWait) -> AbstractContextManager[None]:
+    """Hold the publisher's lock also after the deadline of a wait."""
+    return store.publishing(LongWait(wait.describe, Deadline(_LOCK_S)))
+
+
+def _write(
+    store: Store,
+    layout: StateLayout,
+    part: Part,
+    names: list[Path],
+    wait: LongWait,
+    *,
+    checksum: bool,
+) -> Version | None:
+    """Write the file of a part and name it; return the newest version before.
+
+    Args:
+        store: The weights.
+        layout: The state of the part.
+        part: Which part it is.
+        names: Gets the names that are to be removed at the end.
+        wait: The wait for the publisher's lock.
+        checksum: As of `publish_part`.
+    """
+    key = "-".join(map(str, key_of(own_process())))
+    notes: dict[str, Any] = {
+        "who": {part.rank: f"{describe_self()} on node {max(0, current().node_rank)}"},
+        "checksum": checksum,
+    }
+    own, shard_file, memory = FilePart(0, part.number), None, None
+    if layout.shards is not None:
+        shard_file = FilePart(0, part.number, layout.shards.signature)
+        notes["written"] = layout.shards.counts()
+    placement = Placement(layout, own, None, notes, shard_file)
+    with store.publishing(wait):
+        store.check()
+        _sweep(store.folder)
+        before = store.newest_there()
+        _check_new(store, part, before)
+        store.retire(store.control.keep - 1, before)
+        if layout.shards is not None:
+            name = f"u{part.number}-{part.size}-{layout.shards.signature}"
+            names.append(store.folder / f"{name}-{key}")
+            memory = _shared_memory(store, name, names[-1], layout.shards.nbytes)
+        file = store.take_file(placement.frame.nbytes)
+    try:
+        if layout.shards is not None and memory is not None:
+            layout.shards.write(memory)
+        write_file(file, layout, placement, {}, checksum=checksum)
+        with store.publishing(wait):
+            store.check()
+            _check_new(store, part, store.newest_there())
+            name = f"s{part.number}-{part.size}-{part.rank}-{store.epoch or 0}-{key}"
+            os.link(file.path, store.folder / name)
+            names.append(store.folder / name)
+    finally:
+        store.put_back(file)
+    with store.publishing(wait):
+        _commit(store, part)
+    return before
+
+
+def _shared_memory(store: Store, name: str, own: Path, nbytes: int) -> memoryview:
+    """Return the memory that several parts write into, and give it a name of this process."""
+    there = next((path for path in store.folder.glob(f"{name}-*")), None)
+    if there is None:
+        file = store.take_file(nbytes)
+        os.link(file.path, own)
+        store.put_back(file)  # it has two names now, so that it is not taken
+        return file.memory[:nbytes]
+    os.link(there, own)
+    descriptor = os.open(own, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return map_shared(descriptor, nbytes)
+    finally:
+        os.close(descriptor)
+
+
+def _check_new(store: Store, part: Part, newest: Version | None) -> None:
+    """Check that a part is not there yet, and that its version may come.
+
+    Raises:
+        ShoalValueError: It is, or its version is not newer than the newest of this publisher.
+    """
+    for other in _complete(store.folder):
+        if other.part.number != part.number:
+            continue
+        if other.part.size != part.size:
+            raise ShoalValueError(
+                f"{describe_self()}: publish: {part}: process {other.pid} publishes {other.part}: all "
+                "have to say the same number of parts"
+            )
+        if other.part.rank == part.rank:
+            raise ShoalValueError(
+                f"{describe_self()}: publish: {part} is there already, from process {other.pid}"
+            )
+    if newest is not None and newest.epoch == store.epoch and part.number <= newest.number:
+        raise ShoalValueError(
+            f"{describe_self()}: publish: version={part.number} after {newest}: expected an integer, "
+            f"at least {newest.number + 1}"
+        )
+
+
+def _complete(folder: Path) -> list[_Complete]:
+    """Return the parts of living processes that are complete."""
+    found = []
+    for path in folder.glob("s*"):
+        parsed = _COMPLETE.fullmatch(path.name)
+        if parsed:
+            number, size, rank, epoch, *process = map(int, parsed.groups())
+            if not is_dead((process[0], process[1], process[2])):
+                found.append(_Complete(path, Part(number, rank, size), epoch, process[1]))
+    return sorted(found, key=lambda complete: complete.part)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the names of dead processes."""
+    for path in folder.iterdir():
+        parsed = _COMPLETE.fullmatch(path.name) or _SHARED.fullmatch(path.name)
+        if parsed:
+            namespace, pid, started = map(int, parsed.groups()[-3:])
+            if is_dead((namespace, pid, started)):
+                path.unlink(missing_ok=True)
+
+
+def _awaited(store: Store, part: Part, before: Version | None, wait: LongWait) -> Version:
+    """Wait until the version of a part is there."""
+    control = store.control
+
+    def check() -> None:
+        store.check()
+        # Whoever completed the version may have died before it was published.
+        if len(_parts_of(store, part)) == part.size:
+            with _locked(store, wait):
+                _commit(store, part)
+
+    while True:
+        packed = control.packed
+        version = _published(store, part, before)
+        if version is not None:
+            return version
+        if not control.wait(packed, wait, check):
+            raise ShoalTimeoutError(
+                f"{describe_self()}: publish: {_missing(store, part)}: no end of it within "
+                f"{wait.deadline.timeout:g} s"
+            )
+
+
+def _published(store: Store, part: Part, before: Version | None) -> Version | None:
+    """Return the version of a part; None if it is not there yet."""
+    for file in store.files():
+        version = file.version
+        is_own = file.part.file == 0 and version.number == part.number
+        if is_own and (before is None or version > before):
+            return version
+    return None
+
+
+def _parts_of(store: Store, part: Part) -> list[_Complete]:
+    found = _complete(store.folder)
+    return [one for one in found if one.part[::2] == part[::2]]
+
+
+def _missing(store: Store, part: Part) -> str:
+    """Say which parts are not there, and who published them last."""
+    there = {one.part.rank for one in _parts_of(store, part)}
+    known: dict[int, str] = {}
+    newest = store.control.newest
+    if newest is not None:
+        with contextlib.suppress(FileNotFoundError):
+            known = store.described(newest).notes.get("who", {})
+    shown = [
+        f"part {rank}" + (f" (published last by {known[rank]})" if rank in known else "")
+        for rank in range(part.size)
+        if rank not in there
+    ]
+    return f"{part} of {store.name} waits for {', '.join(shown) or 'the commit'}"
+
+
+def _commit(store: Store, part: Part) -> None:
+    """Publish a version if all its parts are there; under the publisher's lock.
+
+    Raises:
+        ShoalValueError: The parts do not fit together.
+    """
+    parts = _parts_of(store, part)
+    if len(parts) < part.size:
+        return
+    newest = store.newest_there()
+    epochs = {one.epoch for one in parts}
+    epoch = 1 if newest is None else newest.epoch + (epochs != {newest.epoch})
+    version = Version(epoch, part.number)
+    merged = _Merged(version)
+    for one in parts:
+        merged.add(one.path, store.folder)
+    description, digests = merged.described()
+    frame = Frame(description, _HEAD)
+    for further, path in merged.paths.items():
+        target = store.path_of("r", further)
+        target.unlink(missing_ok=True)  # of one who died in the middle of this
+        os.link(path, target)
+    file = store.take_file(frame.nbytes)
+    try:
+        file.fill(lambda memory: copy_into(memory, frame.parts(digests)))
+        file.nbytes = frame.nbytes
+        os.link(file.path, store.path_of("v", version))
+    finally:
+        store.put_back(file)
+    store.epoch = epoch
+    store.control.note(version)
+    for one in parts:
+        one.path.unlink(missing_ok=True)
+    store.retire(store.control.keep, version)
+
+
+class _Merged:
+    """The description of a version that consists of parts.
+
+    Attributes:
+        paths: The path of each further file of the version.
+    """
+
+    def __init__(self, version: Version) -> None:
+        self._version = version
+        self.paths: dict[FilePart, Path] = {}
+        self._known: dict[FilePart, FilePart] = {}
+        self._files = [FilePart(*version)]
+        self._blocks: list[BlockRange] = []
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._entries: Entries = {}
+        self._digests: dict[int, bytes] = {}
+        self._written: dict[str, int] = {}
+        self._shards: dict[int, Path] = {}
+        self._who: dict[int, str] = {}
+
+    def add(self, path: Path, folder: Path) -> None:
+        """Add the part in a file.
+
+        Raises:
+            ShoalValueError: It has a name that another part has.
+        """
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
+            memoryview(mapped) as memory,
+        ):
+            description = read(memory)
+        numbers = [
+            self._file(part, path if part.file == 0 else _one(folder, part, path))
+            for part in description.files
+        ]
+        blocks = {}
+        for number, block in enumerate(description.blocks):
+            file_number = numbers[block.file]
+            place = file_number, block.start
+            if place not in self._numbers or block.file == 0:
+                self._numbers[place] = len(self._blocks)
+                self._blocks.append(block._replace(file=file_number))
+            blocks[number] = self._numbers[place]
+            digest = description.digests[number]
+            if digest is not None:
+                self._digests[blocks[number]] = digest
+            elif block.file and description.notes["checksum"]:
+                self._shards[blocks[number]] = self.paths[self._files[file_number]]
+        for name, entry in description.entries.items():
+            moved = entry._replace(block=blocks[entry.block]) if isinstance(entry, Leaf) else entry
+            if self._entries.setdefault(name, moved) != moved:
+                raise ShoalValueError(
+                    f"publish: {name!r} is in the parts of {description.notes['who']} and "
+                    f"{self._who}: a name belongs to one part, unless it is a distributed tensor"
+                )
+        self._who |= description.notes["who"]
+        for name, count in description.notes.get("written", {}).items():
+            self._written[name] = self._written.get(name, 0) + count
+
+    def _file(self, part: FilePart, path: Path) -> int:
+        """Return the number of a file, which several parts may name."""
+        known = self._known.get(part) if part.file else None
+        if known is None:
+            known = FilePart(*self._version, len(self._files))
+            self._files.append(known)
+            self.paths[known] = path
+            if part.file:
+                self._known[part] = known
+        return self._files.index(known)
+
+    def described(self) -> tuple[Description, dict[int, bytes]]:
+        """Return the description, and the digests of its blocks.
+
+        Raises:
+            ShoalValueError: The shards of a tensor do not cover it.
+        """
+        for name, count in self._written.items():
+            leaf = self._entries[name]
+            whole = 1
+            for length in leaf.shape if isinstance(leaf, Leaf) else ():
+                whole *= length
+            if count != whole:
+                raise ShoalValueError(
+                    f"publish: the shards of {name!r} have {count} elements together, and the tensor "
+                    f"has {whole}: a process of its mesh publishes no part"
+                )
+        notes = {"who": self._who}
+        blocks = tuple(self._blocks)
+        for number, path in self._shards.items():
+            with (
+                path.open("rb") as file,
+                mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
+                memoryview(mapped) as memory,
+            ):
+                _, start, size = blocks[number]
+                (self._digests[number],) = digests_of([memory[start : start + size]])
+        return Description(tuple(self._files), blocks, self._entries, (), notes), self._digests
+
+
+def _one(folder: Path, part: FilePart, complete: Path) -> Path:
+    """Return a path of the file that several parts write into."""
+    size = complete.name.split("-")[1]
+    return next(folder.glob(f"u{part.number}-{size}-{part.file}-*"))

@@ -1,0 +1,209 @@
+"""Versions that several processes publish together: plain parts, shards, and what goes wrong."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal.deadline import Deadline
+from shoal.errors import ShoalTimeoutError, ShoalValueError
+from shoal.weights import Version
+from shoal.weights.layout import StateLayout
+from shoal.weights.parts import Part, publish_part
+from shoal.weights.store import Store
+from support.processes import DEADLINE_S, until
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def folder(place):
+    made = Path(place) / "weights"
+    made.mkdir()
+    Store.create(str(made), 2, None)
+    yield made
+    for path in made.iterdir():
+        path.unlink()
+    made.rmdir()
+
+
+@pytest.fixture
+def store(folder):
+    return Store(str(folder), "the weights 'policy'")
+
+
+def start(store, state, part, timeout=DEADLINE_S):
+    """Publish a part in a thread; return what gets the version or the error."""
+    ended = []
+
+    def work():
+        try:
+            layout = StateLayout(state, is_part=True)
+            ended.append(publish_part(store, layout, part, Deadline(timeout), checksum=True))
+        except Exception as error:  # noqa: BLE001  (the test looks at it)
+            ended.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return lambda: (thread.join(DEADLINE_S), ended[0])[1]
+
+
+def publish(*args, **options):
+    """Publish a part, and raise its error."""
+    ended = start(*args, **options)()
+    if isinstance(ended, Exception):
+        raise ended
+    return ended
+
+
+def latest(store):
+    return store.latest(1, "a version", Deadline(DEADLINE_S))
+
+
+def names(folder, kind):
+    return sorted(path.name for path in folder.glob(f"{kind}*"))
+
+
+def test_a_version_is_there_when_all_its_parts_are(folder, store):
+    first = start(store, {"a": torch.ones(3), "step": 1}, Part(5, 0, 2))
+    until(lambda: names(folder, "s5"))
+    assert store.control.newest is None
+    second = start(store, {"b": np.zeros(2), "step": 1}, Part(5, 1, 2))
+    assert first() == second() == Version(1, 5)
+    snapshot = latest(store)
+    assert list(snapshot) == ["a", "step", "b"]
+    assert (snapshot["a"].sum(), snapshot["step"], snapshot["b"].sum()) == (3, 1, 0)
+    snapshot.verify()
+    assert names(folder, "s") + names(folder, "u") == []
+
+
+def test_versions_of_parts_follow_each_other_and_are_removed(folder, store):
+    for number in range(1, 6):
+        ends = [
+            start(store, {str(rank): torch.full((1000,), float(number))}, Part(number, rank, 3))
+            for rank in range(3)
+        ]
+        assert {end() for end in ends} == {Version(1, number)}
+        held = latest(store) if number == 2 else held if number > 2 else None  # noqa: F821
+    assert {file.version.number for file in store.files()} == {2, 4, 5}
+    assert held["0"].sum() == 2000
+    assert latest(store)["2"].sum() == 5000
+    del held
+    store.sweep()
+    assert len(names(folder, "r")) == 6  # three further files of each of the two versions
+
+
+def test_a_part_that_does_not_come_is_named(store):
+    for rank in range(2):
+        end = start(store, {str(rank): 1}, Part(1, rank, 2))
+    end()
+    text = (
+        r"part 0 of 2 of version 2 .* waits for part 1 \(published last by .*pid \d+.* on node 0\)"
+    )
+    with pytest.raises(ShoalTimeoutError, match=text):
+        publish(store, {"0": 2}, Part(2, 0, 2), timeout=0.3)
+    assert latest(store)["0"] == 1
+    # The part was taken back, so that it can be published again.
+    ends = [start(store, {str(rank): 3}, Part(2, rank, 2)) for rank in range(2)]
+    assert {end() for end in ends} == {Version(1, 2)}
+
+
+def test_a_part_twice_another_size_and_a_name_twice_are_refused(folder, store):
+    first = start(store, {"a": 1}, Part(1, 0, 2))
+    until(lambda: names(folder, "s1"))
+    with pytest.raises(ShoalValueError, match="part 0 of 2 of version 1 is there already"):
+        publish(store, {"a": 1}, Part(1, 0, 2))
+    with pytest.raises(ShoalValueError, match="all have to say the same number of parts"):
+        publish(store, {"a": 1}, Part(1, 1, 3))
+    with pytest.raises(ShoalValueError, match="'a' is in the parts of"):
+        publish(store, {"a": 2, "b": torch.ones(2)}, Part(1, 1, 2))
+    assert start(store, {"b": 1}, Part(1, 1, 2))() == first() == Version(1, 1)
+    with pytest.raises(ShoalValueError, match=r"version=1 after 1\.1"):
+        publish(store, {"a": 1}, Part(1, 0, 2))
+
+
+DYING = """
+import sys
+from shoal.deadline import Deadline
+from shoal.weights.layout import StateLayout
+from shoal.weights.parts import Part, publish_part
+from shoal.weights.store import Store
+store = Store(sys.argv[1], "the weights")
+publish_part(store, StateLayout({"a": 0}), Part(1, 0, 2), Deadline(60), checksum=True)
+"""
+
+
+@pytest.mark.process
+def test_a_process_that_is_killed_takes_its_part_with_it(folder, store):
+    dying = subprocess.Popen([sys.executable, "-c", DYING, str(folder)])
+    until(lambda: names(folder, "s1"))
+    dying.kill()
+    dying.wait()
+    second = start(store, {"b": 2}, Part(1, 1, 2))
+    until(lambda: [name.split("-")[2] for name in names(folder, "s1")] == ["1"])
+    assert publish(store, {"a": 1}, Part(1, 0, 2)) == second() == Version(1, 1)
+    assert dict(latest(store)) == {"a": 1, "b": 2}
+
+
+PROGRAM = """
+import os, sys
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from shoal.deadline import Deadline
+from shoal.weights.layout import StateLayout
+from shoal.weights.parts import Part, publish_part
+from shoal.weights.store import Store
+
+folder, rendezvous, rank, size, dies = sys.argv[1:4] + [int(sys.argv[4]), sys.argv[5]]
+rank = int(rank)
+dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
+mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("data",))
+grid = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("data", "model"))
+store = Store(folder, "the weights")
+
+def state(number):
+    whole = torch.arange(10 * 7.0).reshape(10, 7) * number
+    return {
+        "rows": distribute_tensor(whole, mesh, [Shard(0)]),
+        "columns": distribute_tensor(whole, mesh, [Shard(1)]),
+        "same": distribute_tensor(whole, mesh, [Replicate()]),
+        "grid": distribute_tensor(whole, grid, [Shard(0), Shard(1)]),
+        "few": distribute_tensor(whole[:2], mesh, [Shard(0)]),  # some have no row of it
+        f"own.{rank}": torch.full((3,), float(rank)),
+    }
+
+for number in (1, 2, 3):
+    layout = StateLayout(state(number), torch.bfloat16 if number == 3 else None, is_part=True)
+    print(publish_part(store, layout, Part(number, rank, size), Deadline(60), checksum=True), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.process
+def test_shards_of_distributed_tensors_become_whole_tensors(folder, store, tmp_path):
+    size = 4
+    command = [sys.executable, "-c", PROGRAM, str(folder), str(tmp_path / "rendezvous")]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(size), ""], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(size)
+    ]  # fmt: skip
+    printed = [rank.communicate(timeout=100)[0] for rank in ranks]
+    assert [text.splitlines()[-3:] for text in printed] == [["1.1", "1.2", "1.3"]] * size, printed
+    snapshot = latest(store)
+    whole = torch.arange(10 * 7.0).reshape(10, 7) * 3
+    for name in ("rows", "columns", "same", "grid"):
+        assert torch.equal(snapshot[name], whole.to(torch.bfloat16)), name
+    assert torch.equal(snapshot["few"], whole[:2].to(torch.bfloat16))
+    assert [float(snapshot[f"own.{rank}"][0]) for rank in range(size)] == [0, 1, 2, 3]
+    snapshot.verify()
+    store.sweep()
+    assert names(folder, "s") + names(folder, "u") == []
