@@ -22,7 +22,7 @@ PACKAGES = (
     "ray", "pydantic", "pydantic-core", "annotated-types", "typing-inspection", "jsonschema",
     "jsonschema-specifications", "referencing", "rpds-py", "cloudpickle", "pytest-asyncio",
     "omegaconf", "gymnasium", "farama-notifications", "requests", "urllib3", "idna", "certifi",
-    "charset-normalizer",
+    "charset-normalizer", "xxhash",
 )  # fmt: skip
 # The parts of Ray that no job of shoal uses: other languages, its libraries, the dashboard's pages.
 UNUSED_IN_RAY = (
