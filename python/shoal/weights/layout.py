@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from shoal.weights.version import FilePart
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Mark", "Placement", "StateLayout", "flattened", "keys_of"]
+__all__ = ["Mark", "Piece", "Placement", "StateLayout", "flattened", "keys_of"]
 
 _ALIGNMENT = 64
 
@@ -249,6 +249,14 @@ class StateLayout:
         return _keys([piece.size for piece in self.pieces], self.entries)
 
 
+class Blocks(Protocol):
+    """The blocks of a state, and what they hold; see `StateLayout`."""
+
+    pieces: list[Piece]
+    entries: Entries
+    shards: ShardFile | None
+
+
 class Placement:
     """Where the blocks of a state go in the file of a version.
 
@@ -266,7 +274,7 @@ class Placement:
 
     def __init__(
         self,
-        layout: StateLayout,
+        layout: Blocks,
         own: FilePart,
         shared: Mapping[int, tuple[FilePart, int]] | None = None,
         notes: dict[str, Any] | None = None,

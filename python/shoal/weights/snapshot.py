@@ -26,6 +26,7 @@ class Snapshot(Mapping[str, Any]):
     Attributes:
         version: The version.
         nbytes: The number of bytes of its tensors and arrays.
+        description: Where they lie.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Snapshot(Mapping[str, Any]):
     ) -> None:
         self.version = version
         self.nbytes = sum(block.size for block in description.blocks)
-        self._description = description
+        self.description = description
         self._entries = description.entries
         self._memories = memories
         self._views: dict[str, Any] = {}
@@ -47,12 +48,13 @@ class Snapshot(Mapping[str, Any]):
         if entry is None:
             return self._below(name)
         if isinstance(entry, Leaf):
-            found = view(entry, name, self._block(entry.block), self._storages)
+            found = view(entry, name, self.block(entry.block), self._storages)
             return self._views.setdefault(name, found)
         return entry.load()
 
-    def _block(self, number: int) -> memoryview:
-        file, start, size = self._description.blocks[number]
+    def block(self, number: int) -> memoryview:
+        """Return the memory of a block of the description."""
+        file, start, size = self.description.blocks[number]
         return self._memories[file][start : start + size]
 
     def _below(self, name: str) -> dict[str, Any]:
@@ -99,20 +101,20 @@ class Snapshot(Mapping[str, Any]):
         """
         promised = {
             number: digest
-            for number, digest in enumerate(self._description.digests)
+            for number, digest in enumerate(self.description.digests)
             if digest is not None
         }
-        if not promised and self._description.blocks:
+        if not promised and self.description.blocks:
             raise ShoalValueError(
                 f"verify: version {self.version} was published with checksum=False: there is nothing "
                 "to compare with"
             )
-        found = digests_of([self._block(number) for number in promised])
+        found = digests_of([self.block(number) for number in promised])
         wrong = [
             name
             for (number, theirs), ours in zip(promised.items(), found, strict=True)
             if ours != theirs
-            for name in self._description.names_of(number)
+            for name in self.description.names_of(number)
         ]
         if wrong:
             raise WeightsCorruptError(

@@ -1,0 +1,204 @@
+"""A version on its way into the folder of another node: what is sent, and how it arrives.
+
+The first message describes the version; the others have its bytes. Blocks whose digests the receiver
+has in its newest version are not sent. The receiver compares the digests of what has arrived, and
+gives the version the number that it has where it was published.
+"""
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.context import describe_self
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import WeightsCorruptError, WeightsError
+from shoal.shm.shared_files.mapping import copy_into
+from shoal.weights.description import Entries
+from shoal.weights.hashing import digests_of
+from shoal.weights.layout import Piece, Placement
+from shoal.weights.shards import ShardFile
+from shoal.weights.snapshot import Snapshot
+from shoal.weights.store import Store
+from shoal.weights.version import FilePart, Version
+
+__all__ = ["Head", "StaleBaseError", "digests_held", "receive", "send"]
+
+_MESSAGE = 32 * 2**20
+"""Maximum number of bytes of a message."""
+
+_LOCK_S = 60.0
+"""Maximum seconds to wait for another process that publishes in the receiver's folder."""
+
+
+class StaleBaseError(WeightsError):
+    """The receiver does not have a block any more that was not sent; ask for the whole version."""
+
+
+class Head(NamedTuple):
+    """The first message of a version.
+
+    Attributes:
+        version: The version.
+        entries: What is in it.
+        sizes: The number of bytes of each block.
+        digests: The digest of each block; None for one that has none.
+        sent: The numbers of the blocks that follow.
+    """
+
+    version: Version
+    entries: Entries
+    sizes: tuple[int, ...]
+    digests: tuple[bytes | None, ...]
+    sent: tuple[int, ...]
+
+
+Bytes = tuple[int, int, Any]
+"""A part of a block: its number, the offset, and an array of bytes."""
+
+
+def digests_held(store: Store) -> set[bytes]:
+    """Return the digests of the blocks of the newest version in a folder."""
+    snapshot = _newest(store)
+    return set() if snapshot is None else set(filter(None, snapshot.description.digests))
+
+
+def send(snapshot: Snapshot, held: Collection[bytes]) -> Iterator[Head | list[Bytes]]:
+    """Yield the messages of a version.
+
+    Args:
+        snapshot: The version.
+        held: The digests of blocks that the receiver has.
+    """
+    description = snapshot.description
+    sent = [
+        number
+        for number, digest in enumerate(description.digests)
+        if digest is None or digest not in held
+    ]
+    sizes = tuple(block.size for block in description.blocks)
+    yield Head(snapshot.version, description.entries, sizes, description.digests, tuple(sent))
+    message: list[Bytes] = []
+    length = 0
+    for number in sent:
+        block = np.frombuffer(snapshot.block(number), np.uint8) if sizes[number] else None
+        for at in range(0, sizes[number], _MESSAGE):
+            part = block[at : at + _MESSAGE]  # type: ignore[index]  # it has bytes
+            if length + part.nbytes > _MESSAGE and message:
+                yield message
+                message, length = [], 0
+            message.append((number, at, part))
+            length += part.nbytes
+    if message:
+        yield message
+
+
+def receive(store: Store, messages: Iterator[Any]) -> Version:
+    """Publish a version that arrives, and return the newest.
+
+    Args:
+        store: The folder.
+        messages: The messages of `send`, in their order. What they raise ends this, and leaves no
+            trace.
+
+    Raises:
+        StaleBaseError: A block that was not sent is not there any more.
+        WeightsCorruptError: Bytes have changed on their way.
+        WeightsMemoryError: There is no room.
+    """
+    head: Head = next(messages)
+    wait = LongWait(
+        lambda: f"{describe_self()}: receiving version {head.version} of {store.name}",
+        Deadline(_LOCK_S),
+    )
+    store.begin()
+    with store.publishing(wait):
+        store.check()
+        newest = store.newest_there()
+        if newest is not None and newest >= head.version:
+            return newest
+        shared = _shared(store, newest, head)
+        layout = _Arriving(head)
+        placement = Placement(layout, FilePart(*head.version), shared)
+        store.retire(store.control.keep - 1, newest)
+        file = store.take_file(placement.frame.nbytes)
+        try:
+            file.fill(_copier(head, placement, messages))
+            file.nbytes = placement.frame.nbytes
+            os.link(file.path, store.path_of("v", head.version))
+        finally:
+            store.put_back(file)
+        store.control.note(head.version)
+        store.retire(store.control.keep, head.version)
+    return head.version
+
+
+class _Arriving:
+    """The blocks of a version that arrives, as those of a state."""
+
+    def __init__(self, head: Head) -> None:
+        self.pieces = [Piece(size, b"", None) for size in head.sizes]
+        self.entries = head.entries
+        self.shards: ShardFile | None = None
+
+
+def _newest(store: Store) -> Snapshot | None:
+    newest = store.control.newest
+    return None if newest is None else store.latest(1, "a version", Deadline(0))
+
+
+def _shared(store: Store, newest: Version | None, head: Head) -> dict[int, tuple[FilePart, int]]:
+    """Return where the blocks are that were not sent."""
+    missing = set(range(len(head.sizes))) - set(head.sent)
+    if not missing:
+        return {}
+    places = {}
+    if newest is not None:
+        base = store.described(newest)
+        places = {
+            digest: (base.files[block.file], block.start)
+            for digest, block in zip(base.digests, base.blocks, strict=True)
+        }
+    found = {}
+    for number in missing:
+        place = places.get(head.digests[number])
+        if place is None:
+            raise StaleBaseError(
+                f"version {head.version} of {store.name} was sent without a block that is not here"
+            )
+        found[number] = place
+    return found
+
+
+def _copier(
+    head: Head, placement: Placement, messages: Iterator[list[Bytes]]
+) -> Callable[[memoryview], None]:
+    """Return the function that copies what arrives, and compares it with the digests."""
+    starts = dict(placement.copied)
+
+    def copy(memory: memoryview) -> None:
+        left = sum(head.sizes[number] for number in head.sent)
+        while left > 0:
+            parts = next(messages)
+            copy_into(memory, [(starts[number] + at, part) for number, at, part in parts])
+            left -= sum(part.nbytes for _, _, part in parts)
+        checked = [number for number in head.sent if head.digests[number] is not None]
+        found = digests_of(
+            [memory[starts[number] : starts[number] + head.sizes[number]] for number in checked]
+        )
+        for number, digest in zip(checked, found, strict=True):
+            if digest != head.digests[number]:
+                names = [
+                    name
+                    for name, entry in head.entries.items()
+                    if getattr(entry, "block", None) == number
+                ]
+                raise WeightsCorruptError(
+                    f"version {head.version}: the bytes of {', '.join(map(repr, names))} have changed "
+                    "on their way"
+                )
+        made = {number: digest for number, digest in enumerate(head.digests) if digest is not None}
+        copy_into(memory, placement.frame.parts(made))
+
+    return copy
