@@ -12,7 +12,7 @@ from shoal.deadline import Deadline
 from shoal.errors import ShoalTimeoutError, ShoalValueError
 from shoal.weights import Version
 from shoal.weights.layout import StateLayout
-from shoal.weights.parts import Part, publish_part
+from shoal.weights.parts import VersionPart, publish_part
 from shoal.weights.store import Store
 from support.processes import DEADLINE_S, until
 
@@ -68,10 +68,10 @@ def names(folder, kind):
 
 
 def test_a_version_is_there_when_all_its_parts_are(folder, store):
-    first = start(store, {"a": torch.ones(3), "step": 1}, Part(5, 0, 2))
+    first = start(store, {"a": torch.ones(3), "step": 1}, VersionPart(5, 0, 2))
     until(lambda: names(folder, "s5"))
     assert store.control.newest is None
-    second = start(store, {"b": np.zeros(2), "step": 1}, Part(5, 1, 2))
+    second = start(store, {"b": np.zeros(2), "step": 1}, VersionPart(5, 1, 2))
     assert first() == second() == Version(1, 5)
     snapshot = latest(store)
     assert list(snapshot) == ["a", "step", "b"]
@@ -81,13 +81,16 @@ def test_a_version_is_there_when_all_its_parts_are(folder, store):
 
 
 def test_versions_of_parts_follow_each_other_and_are_removed(folder, store):
+    held = None
     for number in range(1, 6):
         ends = [
-            start(store, {str(rank): torch.full((1000,), float(number))}, Part(number, rank, 3))
+            start(
+                store, {str(rank): torch.full((1000,), float(number))}, VersionPart(number, rank, 3)
+            )
             for rank in range(3)
         ]
         assert {end() for end in ends} == {Version(1, number)}
-        held = latest(store) if number == 2 else held if number > 2 else None  # noqa: F821
+        held = latest(store) if number == 2 else held
     assert {file.version.number for file in store.files()} == {2, 4, 5}
     assert held["0"].sum() == 2000
     assert latest(store)["2"].sum() == 5000
@@ -98,41 +101,41 @@ def test_versions_of_parts_follow_each_other_and_are_removed(folder, store):
 
 def test_a_part_that_does_not_come_is_named(store):
     for rank in range(2):
-        end = start(store, {str(rank): 1}, Part(1, rank, 2))
+        end = start(store, {str(rank): 1}, VersionPart(1, rank, 2))
     end()
     text = (
         r"part 0 of 2 of version 2 .* waits for part 1 \(published last by .*pid \d+.* on node 0\)"
     )
     with pytest.raises(ShoalTimeoutError, match=text):
-        publish(store, {"0": 2}, Part(2, 0, 2), timeout=0.3)
+        publish(store, {"0": 2}, VersionPart(2, 0, 2), timeout=0.3)
     assert latest(store)["0"] == 1
     # The part was taken back, so that it can be published again.
-    ends = [start(store, {str(rank): 3}, Part(2, rank, 2)) for rank in range(2)]
+    ends = [start(store, {str(rank): 3}, VersionPart(2, rank, 2)) for rank in range(2)]
     assert {end() for end in ends} == {Version(1, 2)}
 
 
 def test_a_part_twice_another_size_and_a_name_twice_are_refused(folder, store):
-    first = start(store, {"a": 1}, Part(1, 0, 2))
+    first = start(store, {"a": 1}, VersionPart(1, 0, 2))
     until(lambda: names(folder, "s1"))
     with pytest.raises(ShoalValueError, match="part 0 of 2 of version 1 is there already"):
-        publish(store, {"a": 1}, Part(1, 0, 2))
+        publish(store, {"a": 1}, VersionPart(1, 0, 2))
     with pytest.raises(ShoalValueError, match="all have to say the same number of parts"):
-        publish(store, {"a": 1}, Part(1, 1, 3))
+        publish(store, {"a": 1}, VersionPart(1, 1, 3))
     with pytest.raises(ShoalValueError, match="'a' is in the parts of"):
-        publish(store, {"a": 2, "b": torch.ones(2)}, Part(1, 1, 2))
-    assert start(store, {"b": 1}, Part(1, 1, 2))() == first() == Version(1, 1)
+        publish(store, {"a": 2, "b": torch.ones(2)}, VersionPart(1, 1, 2))
+    assert start(store, {"b": 1}, VersionPart(1, 1, 2))() == first() == Version(1, 1)
     with pytest.raises(ShoalValueError, match=r"version=1 after 1\.1"):
-        publish(store, {"a": 1}, Part(1, 0, 2))
+        publish(store, {"a": 1}, VersionPart(1, 0, 2))
 
 
 DYING = """
 import sys
 from shoal.deadline import Deadline
 from shoal.weights.layout import StateLayout
-from shoal.weights.parts import Part, publish_part
+from shoal.weights.parts import VersionPart, publish_part
 from shoal.weights.store import Store
 store = Store(sys.argv[1], "the weights")
-publish_part(store, StateLayout({"a": 0}), Part(1, 0, 2), Deadline(60), checksum=True)
+publish_part(store, StateLayout({"a": 0}), VersionPart(1, 0, 2), Deadline(60), checksum=True)
 """
 
 
@@ -142,9 +145,9 @@ def test_a_process_that_is_killed_takes_its_part_with_it(folder, store):
     until(lambda: names(folder, "s1"))
     dying.kill()
     dying.wait()
-    second = start(store, {"b": 2}, Part(1, 1, 2))
+    second = start(store, {"b": 2}, VersionPart(1, 1, 2))
     until(lambda: [name.split("-")[2] for name in names(folder, "s1")] == ["1"])
-    assert publish(store, {"a": 1}, Part(1, 0, 2)) == second() == Version(1, 1)
+    assert publish(store, {"a": 1}, VersionPart(1, 0, 2)) == second() == Version(1, 1)
     assert dict(latest(store)) == {"a": 1, "b": 2}
 
 
@@ -156,7 +159,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from shoal.deadline import Deadline
 from shoal.weights.layout import StateLayout
-from shoal.weights.parts import Part, publish_part
+from shoal.weights.parts import VersionPart, publish_part
 from shoal.weights.store import Store
 
 folder, rendezvous, rank, size, dies = sys.argv[1:4] + [int(sys.argv[4]), sys.argv[5]]
@@ -179,7 +182,7 @@ def state(number):
 
 for number in (1, 2, 3):
     layout = StateLayout(state(number), torch.bfloat16 if number == 3 else None, is_part=True)
-    print(publish_part(store, layout, Part(number, rank, size), Deadline(60), checksum=True), flush=True)
+    print(publish_part(store, layout, VersionPart(number, rank, size), Deadline(60), checksum=True), flush=True)
 dist.destroy_process_group()
 """
 

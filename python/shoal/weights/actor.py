@@ -1,14 +1,28 @@
 """`WeightsWorker`: the Ray actor that makes the memory of weights on one node, and removes it."""
 
 import contextlib
+import threading
 from dataclasses import dataclass
+from typing import Any
 
 from shoal.channel import ChannelWorker
+from shoal.channel.remote import RemoteQueues
+from shoal.deadline import Deadline
 from shoal.errors import ShoalError
+from shoal.manager.base import required_namespace
 from shoal.queues.settings import ChannelSettings
+from shoal.queues.shared import SessionQueues
+from shoal.shm import Queue
+from shoal.weights.following import follow, serve
 from shoal.weights.store import Store
 
-__all__ = ["WeightsSettings", "WeightsWorker"]
+__all__ = ["PREFIX", "WeightsSettings", "WeightsWorker"]
+
+PREFIX = "weights/"
+"""The name of the actors begins with it, so that a channel may have the name of weights."""
+
+_MANY = 64
+"""Maximum number of queues that stay open."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +32,12 @@ class WeightsSettings(ChannelSettings):
     Attributes:
         keep: Number of versions that stay.
         version_bytes: Maximum bytes of all versions; None for no bound.
+        home: The index of the actor on whose node versions are published.
     """
 
     keep: int = 2
     version_bytes: int | None = None
+    home: int = 0
 
     def differing(self, wanted: ChannelSettings) -> list[str]:
         """Describe each argument that differs from those of wanted weights."""
@@ -36,7 +52,8 @@ class WeightsSettings(ChannelSettings):
 class WeightsWorker(ChannelWorker):
     """Makes the folder of weights, and removes what dead processes leave in it.
 
-    No version goes through the actor: processes of its node publish into the folder and read there.
+    No version of its own node goes through the actor: processes publish into the folder and read
+    there. On other nodes than the publisher's it gets the versions for all of them.
     """
 
     def __init__(
@@ -45,9 +62,49 @@ class WeightsWorker(ChannelWorker):
         super().__init__(name, settings, namespace, log=log)
         with contextlib.suppress(FileExistsError):  # the actor was started again
             Store.create(self._session.token, settings.keep, settings.version_bytes)
-        self._store = Store(self._session.token, f"the weights {settings.name!r}")
+        shown = settings.name.removeprefix(PREFIX)
+        self._store = Store.of(self._session.token, f"the weights {shown!r}", lambda: None)
+        if settings.num_actors > 1:
+            self._home = settings.home
+            is_home = int(name.rpartition(":")[2]) == self._home
+            target = self._serve if is_home else self._follow
+            threading.Thread(target=target, name="shoal-weights", daemon=True).start()
+
+    def _serve(self) -> None:
+        queues = SessionQueues(self._settings, self._session)
+        serve(self._store, OwnQueues(queues))
+
+    def _follow(self) -> None:
+        follow(self._store, RemoteQueues(self._settings, required_namespace(), self._home))
+
+    async def close_weights(self, reason: str) -> None:
+        """End all waits on this node."""
+        self._store.close(reason)
 
     def _look_around(self) -> None:
         super()._look_around()
         with contextlib.suppress(ShoalError):
             self._store.sweep()
+
+
+class OwnQueues:
+    """The queues of the actor's session, as those of another node are used."""
+
+    def __init__(self, queues: SessionQueues) -> None:
+        self._queues = queues
+        self._open: dict[str, Queue] = {}
+
+    def _queue(self, key: str) -> Queue:
+        if len(self._open) >= _MANY:
+            self._open.clear()
+        return self._open.setdefault(key, self._queues.open(key))
+
+    def put(self, key: str, item: Any, weight: int, deadline: Deadline | None) -> None:
+        """Put an item."""
+        del weight
+        self._queue(key).put(item, 0, 0.0 if deadline is None else deadline.remaining)
+
+    def take(self, key: str, want: Any, deadline: Deadline | None) -> Any:
+        """Take an item."""
+        del want
+        return self._queue(key).get(0.0 if deadline is None else deadline.remaining)

@@ -30,11 +30,12 @@ _MAGIC = 0x0001_5354_4857_4C53
 """The first word: the format of the page and of the versions beside it."""
 
 _SIZE = 4096
-_TEXT = 64
+_TEXT = 128
 """Where the reason of the end begins."""
 
 # The place of each word.
 _NEWEST, _KEEP, _MAX_BYTES, _DESCRIPTORS, _BELL, _CLOSED = 8, 16, 24, 32, 40, 44
+_ANNOUNCED, _WANTED, _FOLLOWING = 48, 56, 60
 
 _SLICE_S = 0.5
 """Seconds that a wait sleeps at most: a publisher may die before it rings the bell."""
@@ -90,6 +91,9 @@ class ControlPage:
         self._newest = self._word(_NEWEST)
         self._bell = ctypes.c_uint32.from_buffer(self._memory, _BELL)
         self._closed = ctypes.c_uint32.from_buffer(self._memory, _CLOSED)
+        self._announced = self._word(_ANNOUNCED)
+        self._wanted = ctypes.c_uint32.from_buffer(self._memory, _WANTED)
+        self._following = ctypes.c_uint32.from_buffer(self._memory, _FOLLOWING)
         self.keep = self._word(_KEEP).value
         self.max_bytes: int | None = self._word(_MAX_BYTES).value or None
         self.keeps_descriptors = bool(self._word(_DESCRIPTORS).value)
@@ -177,6 +181,57 @@ class ControlPage:
                 return False
             self._sleep(bell, wait.step(_SLICE_S))
             wait.tick()
+
+    # On a node that follows another one; see `following`.
+
+    @property
+    def announced(self) -> int:
+        """A version that is on its way to this node, as `packed` returns it; 0 for none."""
+        return self._announced.value
+
+    def announce(self, packed: int) -> None:
+        """Say that a version is on its way to this node, or that none is that was not there."""
+        self._announced.value = packed
+        self._ring()
+
+    @property
+    def is_following(self) -> bool:
+        """Whether this node gets each version as soon as it is published."""
+        return bool(self._following.value)
+
+    @is_following.setter
+    def is_following(self, follows: bool) -> None:
+        if self.is_following != follows:
+            self._following.value = follows
+            self._ring()
+
+    def want(self) -> None:
+        """Say that a process of this node reads."""
+        if not self._wanted.value:
+            self._wanted.value = 1
+            self._ring()
+
+    def wait_for_readers(self, seconds: float) -> bool:
+        """Wait until a process has read since the last call; False if none has."""
+        end = time.monotonic() + seconds
+        while True:
+            bell, left = self._bell.value, end - time.monotonic()
+            if self._wanted.value:
+                self._wanted.value = 0
+                return True
+            if left <= 0:
+                return False
+            self._sleep(bell, left)
+
+    def wait_until_followed(self, seconds: float, check: Callable[[], None]) -> None:
+        """Wait some seconds until this node follows the one of the publisher."""
+        end = time.monotonic() + seconds
+        while True:
+            bell, left = self._bell.value, end - time.monotonic()
+            if self.is_following or self._closed.value or left <= 0:
+                return
+            check()
+            self._sleep(bell, min(left, _SLICE_S))
 
     def _sleep(self, bell: int, seconds: float) -> None:
         if _FUTEX is None:

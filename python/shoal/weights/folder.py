@@ -67,6 +67,10 @@ from shoal.weights.version import FilePart, Version
 
 __all__ = ["VersionFolder"]
 
+_FOLLOWED_S = 2.0
+"""Maximum seconds until the version that a node has is taken for the newest, if the node of the
+publisher does not answer."""
+
 
 class VersionFolder:
     """The versions in a folder. All threads of this process share it; a forked child may use it.
@@ -80,6 +84,9 @@ class VersionFolder:
         WeightsNotFoundError: The folder has no weights.
         WeightsCorruptError: They are of another format, or damaged.
     """
+
+    follows = False
+    """Whether versions are sent to this node from another one."""
 
     def __init__(self, folder: str, name: str, check: Callable[[], None] = lambda: None) -> None:
         self.folder = Path(folder)
@@ -112,6 +119,8 @@ class VersionFolder:
             check()
 
         control = self.control
+        if self.follows:
+            least = self._least_announced(least, deadline, both)
         packed = control.packed
         if packed >= least:
             snapshot = None if self._seen is None else self._seen()
@@ -137,6 +146,12 @@ class VersionFolder:
                     f"{describe_self()}: {wanted} of {self.name} did not come within "
                     f"{deadline.timeout:g} s: {there}"
                 )
+
+    def _least_announced(self, least: int, deadline: Deadline, check: Callable[[], None]) -> int:
+        """Return the version to wait for on a node to which versions are sent."""
+        self.control.want()
+        self.control.wait_until_followed(min(deadline.remaining, _FOLLOWED_S), check)
+        return max(least, self.control.announced)
 
     def _opened(self, packed: int) -> Snapshot | None:
         """Open a version; None if it was retired meanwhile."""

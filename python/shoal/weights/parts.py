@@ -38,7 +38,7 @@ from shoal.weights.layout import Placement, StateLayout
 from shoal.weights.store import Store, write_file
 from shoal.weights.version import FilePart, Version
 
-__all__ = ["Part", "publish_part"]
+__all__ = ["VersionPart", "publish_part"]
 
 _COMPLETE = re.compile(r"s(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)")
 _SHARED = re.compile(r"u(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)")
@@ -50,7 +50,7 @@ _HEAD = 64
 """Number of bytes before the description of a version that has no block of its own."""
 
 
-class Part(NamedTuple):
+class VersionPart(NamedTuple):
     """Which part of a version a process publishes.
 
     Attributes:
@@ -71,13 +71,13 @@ class _Complete(NamedTuple):
     """A part that is complete: its file, and the epoch and the pid of its publisher."""
 
     path: Path
-    part: Part
+    part: VersionPart
     epoch: int
     pid: int
 
 
 def publish_part(
-    store: Store, layout: StateLayout, part: Part, deadline: Deadline, *, checksum: bool
+    store: Store, layout: StateLayout, part: VersionPart, deadline: Deadline, *, checksum: bool
 ) -> Version:
     """Publish a part of a version, and wait until all parts are there.
 
@@ -117,7 +117,7 @@ def _locked(store: Store, wait: LongWait) -> AbstractContextManager[None]:
 def _write(
     store: Store,
     layout: StateLayout,
-    part: Part,
+    part: VersionPart,
     names: list[Path],
     wait: LongWait,
     *,
@@ -187,7 +187,7 @@ def _shared_memory(store: Store, name: str, own: Path, nbytes: int) -> memoryvie
         os.close(descriptor)
 
 
-def _check_new(store: Store, part: Part, newest: Version | None) -> None:
+def _check_new(store: Store, part: VersionPart, newest: Version | None) -> None:
     """Check that a part is not there yet, and that its version may come.
 
     Raises:
@@ -220,7 +220,7 @@ def _complete(folder: Path) -> list[_Complete]:
         if parsed:
             number, size, rank, epoch, *process = map(int, parsed.groups())
             if not is_dead((process[0], process[1], process[2])):
-                found.append(_Complete(path, Part(number, rank, size), epoch, process[1]))
+                found.append(_Complete(path, VersionPart(number, rank, size), epoch, process[1]))
     return sorted(found, key=lambda complete: complete.part)
 
 
@@ -234,7 +234,7 @@ def _sweep(folder: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _awaited(store: Store, part: Part, before: Version | None, wait: LongWait) -> Version:
+def _awaited(store: Store, part: VersionPart, before: Version | None, wait: LongWait) -> Version:
     """Wait until the version of a part is there."""
     control = store.control
 
@@ -257,7 +257,7 @@ def _awaited(store: Store, part: Part, before: Version | None, wait: LongWait) -
             )
 
 
-def _published(store: Store, part: Part, before: Version | None) -> Version | None:
+def _published(store: Store, part: VersionPart, before: Version | None) -> Version | None:
     """Return the version of a part; None if it is not there yet."""
     for file in store.files():
         version = file.version
@@ -267,12 +267,12 @@ def _published(store: Store, part: Part, before: Version | None) -> Version | No
     return None
 
 
-def _parts_of(store: Store, part: Part) -> list[_Complete]:
+def _parts_of(store: Store, part: VersionPart) -> list[_Complete]:
     found = _complete(store.folder)
     return [one for one in found if one.part[::2] == part[::2]]
 
 
-def _missing(store: Store, part: Part) -> str:
+def _missing(store: Store, part: VersionPart) -> str:
     """Say which parts are not there, and who published them last."""
     there = {one.part.rank for one in _parts_of(store, part)}
     known: dict[int, str] = {}
@@ -288,7 +288,7 @@ def _missing(store: Store, part: Part) -> str:
     return f"{part} of {store.name} waits for {', '.join(shown) or 'the commit'}"
 
 
-def _commit(store: Store, part: Part) -> None:
+def _commit(store: Store, part: VersionPart) -> None:
     """Publish a version if all its parts are there; under the publisher's lock.
 
     Raises:

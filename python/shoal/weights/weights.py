@@ -6,6 +6,8 @@ import sys
 import threading
 from typing import Any, Self
 
+import ray
+
 from shoal._ray import in_process
 from shoal.channel.create import connect, create, routes_of
 from shoal.context import current, describe_self
@@ -23,11 +25,12 @@ from shoal.errors import (
 )
 from shoal.futures import fail, fulfil
 from shoal.job_end import tie_to_job
+from shoal.manager import NodeManager
 from shoal.queues.wait import JOB_HAS_ENDED
 from shoal.reused_threads import run_in_thread
-from shoal.weights.actor import WeightsSettings, WeightsWorker
+from shoal.weights.actor import PREFIX, WeightsSettings, WeightsWorker
 from shoal.weights.layout import StateLayout
-from shoal.weights.parts import Part, publish_part
+from shoal.weights.parts import VersionPart, publish_part
 from shoal.weights.snapshot import Snapshot
 from shoal.weights.stats import WeightsStats
 from shoal.weights.store import Store
@@ -38,12 +41,19 @@ __all__ = ["Subscription", "Weights"]
 
 Future = concurrent.futures.Future[Any]
 
-_PREFIX = "weights/"
-"""The name of the actor begins with it, so that a channel may have the name of weights."""
+
+_CLOSE_S = 5.0
+"""Maximum seconds to tell the other nodes why the weights were closed."""
+
+_MESSAGES = 4
+"""Maximum number of messages of a version that wait for a node."""
+
+_TRANSFER_BYTES = 2**28
+"""Maximum number of bytes of all messages that wait for other nodes."""
 
 
 class Weights:
-    """Versions of a state, which one process publishes and all processes of its node read in place.
+    """Versions of a state, which one process publishes and many read in place, on every node.
 
     A publisher writes a state into shared memory once. Each version is complete before anyone sees
     it, and never changes; newer versions compare greater, also after a restart of the publisher. A
@@ -86,7 +96,8 @@ class Weights:
                 stay as long as a snapshot of them does.
             max_bytes: Maximum number of bytes of all versions in memory; None for no bound below
                 the size of the file system.
-            node_rank: The node of the memory; None for the node of the caller.
+            node_rank: The node on which versions are published; None for the node of the caller.
+                They are read on all nodes.
             timeout: Maximum seconds of the start; None for the default.
 
         Raises:
@@ -98,13 +109,24 @@ class Weights:
         Store.check_bounds(keep, max_bytes)
         if node_rank is None:
             node_rank = max(0, current().node_rank)
+        if in_process() is None:
+            nodes = NodeManager.get_proxy().num_nodes()
+            if type(node_rank) is not int or not 0 <= node_rank < nodes:
+                raise ShoalValueError(
+                    f"weights {name!r}: node_rank={node_rank!r}: expected a node, 0 to {nodes - 1}"
+                )
         settings = WeightsSettings(
-            _PREFIX + name, capacity=1, max_bytes=2**16, keep=keep, version_bytes=max_bytes
+            PREFIX + name,
+            maxsize=_MESSAGES,
+            max_bytes=_TRANSFER_BYTES,
+            keep=keep,
+            version_bytes=max_bytes,
+            home=node_rank,
         )
         try:
             found, routes = create(
                 settings,
-                distributed=False,
+                distributed=True,
                 node_rank=node_rank,
                 deadline=Deadline(timeout),
                 worker_cls=WeightsWorker,
@@ -126,7 +148,7 @@ class Weights:
         """
         _check_name(name)
         try:
-            found, routes = connect(_PREFIX + name, None if timeout is None else Deadline(timeout))
+            found, routes = connect(PREFIX + name, None if timeout is None else Deadline(timeout))
         except (ChannelNotFoundError, ChannelClosed) as error:
             raise WeightsNotFoundError(_worded(error, name)) from None
         return cls(_checked(found, name), routes)
@@ -134,12 +156,13 @@ class Weights:
     @property
     def name(self) -> str:
         """The name."""
-        return self._settings.name.removeprefix(_PREFIX)
+        return self._settings.name.removeprefix(PREFIX)
 
     @property
     def newest(self) -> Version | None:
         """The newest version; None before the first."""
-        return self._opened().control.newest
+        control = self._opened().control
+        return Version.unpacked(max(control.packed, control.announced))
 
     def publish(
         self,
@@ -189,6 +212,12 @@ class Weights:
                 come; the text names it.
         """
         store, deadline = self._opened(), Deadline(timeout)
+        if store.follows:
+            raise WeightsError(
+                f"{describe_self()}: publish: the weights {self.name!r} are published on node "
+                f"{self._settings.home}; to publish here, create them with "
+                f"node_rank={max(0, current().node_rank)}"
+            )
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(state, torch.nn.Module):
             state = state.state_dict()
@@ -335,38 +364,45 @@ class Weights:
                 store = self._opened()
             except WeightsClosed:
                 return
-        store.close(reason or f"{describe_self()} called close")
+        reason = reason or f"{describe_self()} called close"
+        store.close(reason)
         store.forget()
+        if self._settings.num_actors > 1:
+            told = [queues.handle.close_weights.remote(reason) for queues in self._routes.actors()]
+            ray.wait(told, num_returns=len(told), timeout=_CLOSE_S)
         with contextlib.suppress(ChannelError):  # its actor has ended already
             self._routes.end(now=True)
 
     def _opened(self) -> Store:
         if self._store is None:
             self._check_job()
-            self._store = Store.of(self._folder(), f"the weights {self.name!r}", self._check_job)
+            folder, index = self._folder()
+            store = Store.of(folder, f"the weights {self.name!r}", self._check_job)
+            store.follows = index != self._settings.home
+            self._store = store
         return self._store
 
-    def _folder(self) -> str:
+    def _folder(self) -> tuple[str, int]:
+        """Return the folder of this node, and the index of its actor."""
         if in_process() is not None:
             folder: str = self._routes.folder()
             with contextlib.suppress(FileExistsError):
                 Store.create(folder, self._settings.keep, self._settings.version_bytes)
-            return folder
-        location = self._settings.locations[0]
-        if location is None or not location.is_here():
-            raise self._elsewhere()
-        return location.token
-
-    def _elsewhere(self) -> WeightsError:
-        location = self._settings.locations[0]
-        if location is not None and location.is_gone():
-            return WeightsClosed(
+            return folder, self._settings.home
+        locations, own = self._settings.locations, current().node_rank
+        # Nodes of a test may share their memory.
+        order = sorted(range(len(locations)), key=lambda index: index != own)
+        for index in order:
+            location = locations[index]
+            if location is not None and location.is_here():
+                return location.token, index
+        if any(location is not None and location.is_gone() for location in locations):
+            raise WeightsClosed(
                 f"{describe_self()}: the weights {self.name!r} were closed, or their job has ended"
             )
-        node = next(iter(self._settings.node_ranks), 0)
-        return WeightsError(
-            f"{describe_self()}: the weights {self.name!r} are in the memory of node {node}, which this "
-            "process cannot see: expected a worker on that node, of the same user, /dev/shm and core"
+        raise WeightsError(
+            f"{describe_self()}: the weights {self.name!r} have no memory that this process can see: "
+            "expected a worker on a node of the job, of the same user, /dev/shm and core"
         )
 
     def _end_with_job(self) -> None:
@@ -458,7 +494,7 @@ def _checked_delta(delta: Any) -> bool | str | Version:
     )
 
 
-def _checked_part(part: Any, version: Any, delta: Any) -> Part | None:
+def _checked_part(part: Any, version: Any, delta: Any) -> VersionPart | None:
     if part is None:
         return None
     if (
@@ -474,7 +510,7 @@ def _checked_part(part: Any, version: Any, delta: Any) -> Part | None:
         )
     if delta is not False:
         raise ShoalValueError("publish: delta= and part= cannot be used together")
-    return Part(version, *part)
+    return VersionPart(version, *part)
 
 
 def _checked_dtype(dtype: Any) -> Any:
@@ -499,6 +535,6 @@ def _checked(settings: Any, name: str) -> WeightsSettings:
 
 def _worded(error: ChannelError, name: str) -> str:
     """Return the text of an error about the channel of weights, as one about the weights."""
-    text = str(error).replace(f"the channel {_PREFIX + name!r}", f"the weights {name!r}")
-    text = text.replace(f"no channel {_PREFIX + name!r}", f"no weights {name!r}")
+    text = str(error).replace(f"the channel {PREFIX + name!r}", f"the weights {name!r}")
+    text = text.replace(f"no channel {PREFIX + name!r}", f"no weights {name!r}")
     return text.replace("Channel.", "Weights.")

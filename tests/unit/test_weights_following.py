@@ -1,0 +1,165 @@
+"""A node that follows the one of the publisher: what its readers see, and what is sent."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from shoal.deadline import Deadline
+from shoal.errors import ShoalTimeoutError, WeightsClosed
+from shoal.queues.shared import SessionQueues
+from shoal.shm import Session
+from shoal.weights import Version
+from shoal.weights.actor import OwnQueues, WeightsSettings
+from shoal.weights.following import ASKS, follow, serve
+from shoal.weights.layout import StateLayout
+from shoal.weights.store import Store
+from shoal.weights.transfer import Head
+from support.processes import DEADLINE_S, until
+
+torch = pytest.importorskip("torch")
+
+MIB = 2**20
+
+
+class Counted:
+    """Queues that count the versions that are taken; with `broken`, they fail."""
+
+    def __init__(self, queues):
+        self._queues = queues
+        self.heads = []
+        self.asked = 0
+        self.broken = False
+
+    def put(self, key, item, weight, deadline):
+        if self.broken:
+            raise ConnectionResetError("the home is gone")
+        self.asked += key == ASKS
+        self._queues.put(key, item, weight, deadline)
+
+    def take(self, key, want, deadline):
+        if self.broken:
+            raise ConnectionResetError("the home is gone")
+        item = self._queues.take(key, want, deadline)
+        if isinstance(item[1], Head):
+            self.heads.append(item[1].version)
+        return item
+
+
+class Nodes:
+    """The folders of two nodes; the second one follows the first."""
+
+    def __init__(self, place):
+        self.session = Session.create(dir=place, max_bytes=2**28, backlog=16)
+        settings = WeightsSettings("weights/policy", maxsize=4)
+        own = OwnQueues(SessionQueues(settings, self.session))
+        self.queues = Counted(own)
+        stores = []
+        for name in ("home", "away"):
+            folder = Path(place) / name
+            folder.mkdir()
+            Store.create(str(folder), 2, None)
+            stores.append(Store(str(folder), "the weights 'policy'"))
+        self.home, self.away = stores
+        self.away.follows = True
+        self._threads = [
+            threading.Thread(target=serve, args=(self.home, own)),
+            threading.Thread(target=follow, args=(self.away, self.queues)),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def publish(self, state):
+        return self.home.publish(StateLayout(state), None, Deadline(DEADLINE_S))
+
+    def read(self, least=1, timeout=DEADLINE_S):
+        return self.away.latest(least, "a version", Deadline(timeout))
+
+    def close(self):
+        for store in (self.home, self.away):
+            store.forget()
+            for path in store.folder.iterdir():
+                path.unlink()
+            store.folder.rmdir()
+        self.session.close_queues()
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+        self.session.close()
+
+
+@pytest.fixture
+def nodes(place):
+    made = Nodes(place)
+    yield made
+    made.close()
+
+
+def test_a_version_comes_once_for_all_readers_of_a_node(nodes):
+    state = {"a": torch.ones(10 * MIB), "b": torch.zeros(10)}
+    nodes.publish(state)
+    found = []
+    readers = [threading.Thread(target=lambda: found.append(nodes.read())) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(DEADLINE_S)
+    assert [snapshot.version for snapshot in found] == [Version(1, 1)] * 4
+    assert all(snapshot["a"].sum() == 10 * MIB for snapshot in found)
+    found[0].verify()
+    state["b"][0] = 5
+    second = nodes.publish(state)
+    snapshot = nodes.read(second.packed())
+    assert (snapshot.version, snapshot["b"][0]) == (second, 5)
+    assert nodes.queues.heads == [Version(1, 1), second]
+
+
+def test_a_reader_that_follows_gets_each_new_version(nodes):
+    least = 1
+    for number in range(1, 20):
+        version = nodes.publish({"number": number})
+        snapshot = nodes.read(least)
+        assert snapshot.version == version
+        assert snapshot["number"] == number
+        least = version.packed() + 1
+
+
+def test_nothing_is_sent_to_a_node_without_readers(nodes):
+    for number in range(5):
+        nodes.publish({"number": number})
+    assert nodes.queues.asked == 0
+    assert nodes.read()["number"] == 4
+    assert nodes.queues.heads == [Version(1, 5)]
+
+
+def test_a_reader_waits_for_a_version_and_names_what_it_waits_for(nodes):
+    with pytest.raises(ShoalTimeoutError, match="a version of the weights 'policy' did not come"):
+        nodes.read(timeout=0.2)
+    waiting = []
+    reader = threading.Thread(target=lambda: waiting.append(nodes.read()["a"]))
+    reader.start()
+    until(lambda: nodes.away.control.is_following)
+    nodes.publish({"a": 7})
+    reader.join(DEADLINE_S)
+    assert waiting == [7]
+
+
+def test_the_reason_of_a_close_comes_with_the_last_version(nodes):
+    nodes.publish({"a": 1})
+    assert nodes.read()["a"] == 1
+    nodes.publish({"a": 2})
+    nodes.home.close("training has converged")
+    assert nodes.read(Version(1, 2).packed())["a"] == 2
+    with pytest.raises(WeightsClosed, match="were closed: training has converged"):
+        nodes.read(Version(1, 3).packed())
+
+
+def test_without_the_home_a_reader_has_the_version_that_is_there(nodes):
+    nodes.publish({"a": 1})
+    assert nodes.read()["a"] == 1
+    nodes.queues.broken = True
+    nodes.publish({"a": 2})
+    until(lambda: not nodes.away.control.is_following or nodes.away.control.packed > 2**40 + 1)
+    assert nodes.read()["a"] in {1, 2}
+    nodes.queues.broken = False
+    until(lambda: nodes.read()["a"] == 2)
