@@ -162,8 +162,8 @@ from shoal.weights.layout import StateLayout
 from shoal.weights.parts import VersionPart, publish_part
 from shoal.weights.store import Store
 
-folder, rendezvous, rank, size, dies = sys.argv[1:4] + [int(sys.argv[4]), sys.argv[5]]
-rank = int(rank)
+folder, rendezvous = sys.argv[1:3]
+rank, size = map(int, sys.argv[3:])
 dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
 mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("data",))
 grid = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("data", "model"))
@@ -192,14 +192,16 @@ dist.destroy_process_group()
 def test_shards_of_distributed_tensors_become_whole_tensors(folder, store, tmp_path):
     size = 4
     command = [sys.executable, "-c", PROGRAM, str(folder), str(tmp_path / "rendezvous")]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(size), ""], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(size)
-    ]  # fmt: skip
-    printed = [rank.communicate(timeout=100)[0] for rank in ranks]
+    ranks = []
+    try:
+        for rank in range(size):
+            started = [*command, str(rank), str(size)]
+            ranks.append(subprocess.Popen(started, stdout=subprocess.PIPE, text=True))
+        printed = [rank.communicate(timeout=110)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
     assert [text.splitlines()[-3:] for text in printed] == [["1.1", "1.2", "1.3"]] * size, printed
     snapshot = latest(store)
     whole = torch.arange(10 * 7.0).reshape(10, 7) * 3
