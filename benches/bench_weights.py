@@ -182,7 +182,7 @@ class Notices(Versions):
 
         def get():
             nonlocal seen
-            control.wait(seen, wait, lambda: None)
+            control.wait(seen, 0, wait, lambda: None)
             seen = control.packed
             return message
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from shoal.deadline import Deadline
-from shoal.errors import ShoalTimeoutError, WeightsClosed
+from shoal.errors import ShoalTimeoutError, WeightsClosed, WeightsMemoryError
 from shoal.queues.shared import SessionQueues
 from shoal.shm import Session
-from shoal.weights import Version
+from shoal.weights import Version, following
 from shoal.weights.actor import OwnQueues, WeightsSettings
 from shoal.weights.following import ASKS, follow, serve
 from shoal.weights.layout import StateLayout
@@ -64,7 +64,7 @@ class Nodes:
         self.away.follows = True
         self._threads = [
             threading.Thread(target=serve, args=(self.home, own)),
-            threading.Thread(target=follow, args=(self.away, self.queues)),
+            threading.Thread(target=follow, args=(self.away, self.queues, "to 1")),
         ]
         for thread in self._threads:
             thread.start()
@@ -89,7 +89,9 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(place):
+def nodes(place, monkeypatch):
+    for name in ("_PAUSE_S", "_PATIENCE_S", "_KEPT_S"):
+        monkeypatch.setattr(following, name, 0.1)  # instead of 1, 10 and 20 s
     made = Nodes(place)
     yield made
     made.close()
@@ -142,6 +144,74 @@ def test_a_reader_waits_for_a_version_and_names_what_it_waits_for(nodes):
     nodes.publish({"a": 7})
     reader.join(DEADLINE_S)
     assert waiting == [7]
+
+
+def test_the_only_reader_of_a_node_waits_for_as_long_as_it_takes(nodes):
+    found = []
+    reader = threading.Thread(target=lambda: found.append(nodes.read()["a"]))
+    reader.start()
+    asked = nodes.queues.asked
+    until(lambda: nodes.queues.asked > asked + 10)  # it follows for longer than it is kept alone
+    nodes.publish({"a": 7})
+    reader.join(DEADLINE_S)
+    assert found == [7]
+
+
+def test_a_node_whose_readers_have_gone_follows_no_more(nodes):
+    nodes.publish({"a": 1})
+    nodes.read()
+    until(lambda: not nodes.away.control.is_following)
+    nodes.publish({"a": 2})
+    assert nodes.read()["a"] == 2
+    nodes.publish({"a": 3})
+    until(lambda: not nodes.away.control.is_following)
+    assert nodes.away.newest() == Version(1, 3)
+
+
+def test_a_version_that_was_announced_and_cannot_come_keeps_nobody(nodes, monkeypatch):
+    nodes.publish({"a": 1})
+    assert nodes.read()["a"] == 1
+    real, refused = following.receive, []
+
+    def refuse(store, messages):
+        refused.append(next(messages).version)
+        raise WeightsMemoryError("no room")
+
+    monkeypatch.setattr(following, "receive", refuse)
+    nodes.publish({"a": 2})
+    until(lambda: nodes.read()["a"] == 1 and refused)
+    monkeypatch.setattr(following, "receive", real)
+    until(lambda: nodes.read()["a"] == 2)
+
+
+def test_an_error_of_the_home_is_told_and_tried_again(nodes, monkeypatch, caplog):
+    real = nodes.home.latest
+
+    def fails(*args, **options):
+        monkeypatch.setattr(nodes.home, "latest", real)
+        raise WeightsMemoryError("no room to map it")
+
+    monkeypatch.setattr(nodes.home, "latest", fails)
+    nodes.publish({"a": 1})
+    assert nodes.read()["a"] == 1
+    assert "the node of the publisher: WeightsMemoryError: no room to map it" in caplog.text
+
+
+def test_a_home_that_lost_its_memory_publishes_newer_versions(nodes):
+    for _ in range(3):
+        nodes.publish({"a": 1})
+    nodes.home.epoch = None
+    nodes.publish({"a": 2})
+    assert nodes.read().version == Version(2, 1)
+    nodes.home.forget()
+    for path in nodes.home.folder.glob("[vr]*"):
+        path.unlink()
+    nodes.home.control._newest.value = 0
+    nodes.home.epoch = None
+    assert nodes.read().version == Version(2, 1)
+    until(lambda: nodes.home.control.least_epoch == 2)
+    assert nodes.publish({"a": 3}) == Version(3, 1)
+    until(lambda: nodes.read().version == Version(3, 1))
 
 
 def test_the_reason_of_a_close_comes_with_the_last_version(nodes):

@@ -18,7 +18,7 @@ from shoal.errors import (
 )
 from shoal.testing import local_cluster
 from shoal.weights import Version
-from support.processes import DEADLINE_S, until
+from support.processes import DEADLINE_S, in_a_child, until
 
 
 @pytest.fixture
@@ -77,6 +77,26 @@ def test_asynchronous_publishes_happen_in_their_order(weights):
     assert weights.publish({"a": 8}, async_op=True).wait() == Version(1, 7)
     with pytest.raises(ShoalValueError, match=r"version=2 after 1\.6"):
         failing.wait()
+
+
+def test_a_publish_that_waits_for_an_earlier_one_has_a_deadline(weights):
+    earlier = weights.publish({"a": 1}, version=1, part=(0, 2), async_op=True)
+    with pytest.raises(ShoalTimeoutError, match="publish waits for earlier ones of the weights"):
+        weights.publish({"a": 2}, timeout=0.05)
+    assert in_a_child(lambda: str(weights.publish({"a": 3}))) == "'1.1'"
+    pickle.loads(pickle.dumps(weights)).publish({"b": 1}, version=1, part=(1, 2))
+    assert earlier.wait(DEADLINE_S) == Version(2, 1)
+
+
+def test_a_handle_of_closed_weights_says_so(weights):
+    other = pickle.dumps(weights)
+    weights.publish({"a": 1})
+    weights.close("enough")
+    weights.close()
+    with pytest.raises(WeightsNotFoundError):
+        Weights.connect("policy")
+    with pytest.raises(WeightsClosed, match="the weights 'policy' were closed"):
+        pickle.loads(other).publish({"a": 2})
 
 
 def test_a_waiting_latest_can_be_awaited_and_cancelled(weights):

@@ -10,7 +10,12 @@ from shoal.channel.emulated import EmulatedQueues
 from shoal.channel.routes import Routes
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import ChannelDecodeError, ChannelExistsError, ShoalValueError
+from shoal.errors import (
+    ChannelClosed,
+    ChannelDecodeError,
+    ChannelExistsError,
+    ShoalValueError,
+)
 from shoal.pickling import dumps, loads
 from shoal.queues.local import LocalQueues
 from shoal.queues.protocol import Queues
@@ -85,8 +90,14 @@ class _Routes(Routes):
             self._memory.close()
 
     def folder(self) -> str:
-        """Return a folder in shared memory, for weights; it is removed with the channel."""
+        """Return a folder in shared memory, for weights; it is removed with the channel.
+
+        Raises:
+            ChannelClosed: The channel was closed.
+        """
         with _making:
+            if self.queues.is_closed:
+                raise ChannelClosed(f"the channel {self.settings.name!r} was closed")
             if self._memory is None:
                 self._memory = Session.create(max_bytes=self.settings.max_bytes, backlog=1)
             return self._memory.token

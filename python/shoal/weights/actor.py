@@ -66,8 +66,8 @@ class WeightsWorker(ChannelWorker):
         self._store = Store.of(self._session.token, f"the weights {shown!r}", lambda: None)
         if settings.num_actors > 1:
             self._home = settings.home
-            is_home = int(name.rpartition(":")[2]) == self._home
-            target = self._serve if is_home else self._follow
+            self._index = int(name.rpartition(":")[2])
+            target = self._serve if self._index == self._home else self._follow
             threading.Thread(target=target, name="shoal-weights", daemon=True).start()
 
     def _serve(self) -> None:
@@ -75,7 +75,8 @@ class WeightsWorker(ChannelWorker):
         serve(self._store, OwnQueues(queues))
 
     def _follow(self) -> None:
-        follow(self._store, RemoteQueues(self._settings, required_namespace(), self._home))
+        home = RemoteQueues(self._settings, required_namespace(), self._home)
+        follow(self._store, home, f"to {self._index}")
 
     async def close_weights(self, reason: str) -> None:
         """End all waits on this node."""

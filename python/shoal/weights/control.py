@@ -35,7 +35,7 @@ _TEXT = 128
 
 # The place of each word.
 _NEWEST, _KEEP, _MAX_BYTES, _DESCRIPTORS, _BELL, _CLOSED = 8, 16, 24, 32, 40, 44
-_ANNOUNCED, _WANTED, _FOLLOWING = 48, 56, 60
+_ANNOUNCED, _WANTED, _FOLLOWING, _EPOCH = 48, 56, 60, 64
 
 _SLICE_S = 0.5
 """Seconds that a wait sleeps at most: a publisher may die before it rings the bell."""
@@ -141,6 +141,15 @@ class ControlPage:
         self._ring()
 
     @property
+    def least_epoch(self) -> int:
+        """An epoch that other nodes have seen, and that new ones have to exceed."""
+        return self._word(_EPOCH).value
+
+    @least_epoch.setter
+    def least_epoch(self, epoch: int) -> None:
+        self._word(_EPOCH).value = max(epoch, self.least_epoch)
+
+    @property
     def end(self) -> str | None:
         """Why the weights were closed; None if they are open."""
         if not self._closed.value:
@@ -161,11 +170,12 @@ class ControlPage:
         """Whether the page was not removed, as it is at the end of a job."""
         return (self.folder / CONTROL).exists()
 
-    def wait(self, packed: int, wait: LongWait, check: Callable[[], None]) -> bool:
-        """Wait until the newest version differs from `packed`, or the weights end.
+    def wait(self, packed: int, announced: int, wait: LongWait, check: Callable[[], None]) -> bool:
+        """Wait until the newest version or the announced one is another, or the weights end.
 
         Args:
-            packed: A version, as `packed` returns it.
+            packed: The newest version that the caller knows, as `packed` returns it.
+            announced: The announced version that it knows.
             wait: Describes the wait.
             check: Is called again and again, and ends the wait by raising.
 
@@ -175,7 +185,8 @@ class ControlPage:
         while True:
             check()
             bell = self._bell.value
-            if self._newest.value != packed or self._closed.value or not self.is_there():
+            known = self._newest.value, self._announced.value
+            if known != (packed, announced) or self._closed.value or not self.is_there():
                 return True
             if wait.deadline.expired:
                 return False

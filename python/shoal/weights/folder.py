@@ -113,23 +113,26 @@ class VersionFolder:
             ShoalTimeoutError: There was none in time.
             WeightsClosed: The weights were closed.
         """
+        control = self.control
 
         def both() -> None:
             self.check_job()
             check()
+            if self.follows:
+                control.want()
 
-        control = self.control
         if self.follows:
-            least = self._least_announced(least, deadline, both)
-        packed = control.packed
-        if packed >= least:
+            control.want()
+            control.wait_until_followed(min(deadline.remaining, _FOLLOWED_S), both)
+        packed, announced = control.packed, control.announced if self.follows else 0
+        if packed >= max(least, announced):
             snapshot = None if self._seen is None else self._seen()
             if snapshot is not None and snapshot.version.packed() == packed:
                 return snapshot
         wait = None
         while True:
-            packed = control.packed
-            if packed >= least:
+            packed, announced = control.packed, control.announced
+            if packed >= (max(least, announced) if self.follows else least):
                 snapshot = self._opened(packed)
                 if snapshot is not None:
                     self._seen = weakref.ref(snapshot)
@@ -139,7 +142,7 @@ class VersionFolder:
             wait = wait or LongWait(
                 lambda: f"{describe_self()}: waits for {wanted} of {self.name}", deadline
             )
-            if not control.wait(packed, wait, both):
+            if not control.wait(packed, announced, wait, both):
                 newest = control.newest
                 there = "none was published" if newest is None else f"the newest is {newest}"
                 raise ShoalTimeoutError(
@@ -147,11 +150,14 @@ class VersionFolder:
                     f"{deadline.timeout:g} s: {there}"
                 )
 
-    def _least_announced(self, least: int, deadline: Deadline, check: Callable[[], None]) -> int:
-        """Return the version to wait for on a node to which versions are sent."""
-        self.control.want()
-        self.control.wait_until_followed(min(deadline.remaining, _FOLLOWED_S), check)
-        return max(least, self.control.announced)
+    def newest(self) -> Version | None:
+        """Return the newest version, also one that is on its way to this node; None for none."""
+        control = self.control
+        if not self.follows:
+            return control.newest
+        control.want()
+        control.wait_until_followed(_FOLLOWED_S, self.check_job)
+        return Version.unpacked(max(control.packed, control.announced))
 
     def _opened(self, packed: int) -> Snapshot | None:
         """Open a version; None if it was retired meanwhile."""

@@ -250,7 +250,7 @@ def _awaited(store: Store, part: VersionPart, before: Version | None, wait: Long
         version = _published(store, part, before)
         if version is not None:
             return version
-        if not control.wait(packed, wait, check):
+        if not control.wait(packed, control.announced, wait, check):
             raise ShoalTimeoutError(
                 f"{describe_self()}: publish: {_missing(store, part)}: no end of it within "
                 f"{wait.deadline.timeout:g} s"

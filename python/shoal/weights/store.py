@@ -11,6 +11,7 @@ from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
     ChannelError,
     ShoalValueError,
+    WeightsClosed,
     WeightsMemoryError,
     WeightsNotFoundError,
 )
@@ -207,11 +208,22 @@ class Store(VersionFolder):
             shared[number] = base.files[block.file], block.start
             if digest is not None:
                 digests[number] = digest
-        files = {part for part, _ in shared.values()}
-        sizes = [file.nbytes for file in self.files() if file.part in files]
-        if len(files) > _MOST_FILES or sum(sizes) > _MOST_TIMES * layout.nbytes + _LEAST:
-            return {}, {}  # most of these files is not used any more
+        if self.is_scattered({part for part, _ in shared.values()}, layout.nbytes):
+            return {}, {}
         return shared, digests
+
+    def is_scattered(self, parts: set[FilePart], nbytes: int) -> bool:
+        """Whether most of some files is not used by a version of this many bytes, or they are many."""
+        sizes = [file.nbytes for file in self.files() if file.part in parts]
+        return len(parts) > _MOST_FILES or sum(sizes) > _MOST_TIMES * nbytes + _LEAST
+
+    def check(self) -> None:
+        """Raise if there will be no more versions; then the files of this process are not needed."""
+        try:
+            super().check()
+        except WeightsClosed:
+            self.forget()
+            raise
 
     def _unwritten(self, layout: StateLayout, newest: Version) -> set[int]:
         """Return the blocks that were not written to since this process published the newest."""
@@ -227,7 +239,8 @@ class Store(VersionFolder):
 
     def _next(self, newest: Version | None, number: int | None) -> Version:
         continues = newest is not None and newest.epoch == self.epoch
-        epoch = newest.epoch if newest is not None and continues else (newest or (0, 0))[0] + 1
+        known = max(0 if newest is None else newest.epoch, self.control.least_epoch)
+        epoch = newest.epoch if newest is not None and continues else known + 1
         least = newest.number + 1 if newest is not None and continues else 0
         if number is None:
             return Version(epoch, max(1, least))

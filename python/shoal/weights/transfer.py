@@ -59,9 +59,18 @@ Bytes = tuple[int, int, Any]
 
 
 def digests_held(store: Store) -> set[bytes]:
-    """Return the digests of the blocks of the newest version in a folder."""
-    snapshot = _newest(store)
-    return set() if snapshot is None else set(filter(None, snapshot.description.digests))
+    """Return the digests of blocks that need not be sent: those of the newest version in a folder.
+
+    There are none if its blocks are scattered over many files, which would then stay for ever.
+    """
+    newest = store.control.newest
+    if newest is None:
+        return set()
+    description = store.described(newest)
+    size = sum(block.size for block in description.blocks)
+    if store.is_scattered(set(description.files), size):
+        return set()
+    return set(filter(None, description.digests))
 
 
 def send(snapshot: Snapshot, held: Collection[bytes]) -> Iterator[Head | list[Bytes]]:
@@ -141,11 +150,6 @@ class _Arriving:
         self.pieces = [Piece(size, b"", None) for size in head.sizes]
         self.entries = head.entries
         self.shards: ShardFile | None = None
-
-
-def _newest(store: Store) -> Snapshot | None:
-    newest = store.control.newest
-    return None if newest is None else store.latest(1, "a version", Deadline(0))
 
 
 def _shared(store: Store, newest: Version | None, head: Head) -> dict[int, tuple[FilePart, int]]:

@@ -11,21 +11,23 @@ import ray
 from shoal._ray import in_process
 from shoal.channel.create import connect, create, routes_of
 from shoal.context import current, describe_self
-from shoal.deadline import Deadline
+from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
     ChannelClosed,
     ChannelError,
     ChannelExistsError,
     ChannelNotFoundError,
+    ShoalTimeoutError,
     ShoalValueError,
     WeightsClosed,
     WeightsError,
     WeightsExistsError,
     WeightsNotFoundError,
 )
-from shoal.futures import fail, fulfil
+from shoal.futures import ends_in_time, fail, fulfil
 from shoal.job_end import tie_to_job
 from shoal.manager import NodeManager
+from shoal.process import Origin
 from shoal.queues.wait import JOB_HAS_ENDED
 from shoal.reused_threads import run_in_thread
 from shoal.weights.actor import PREFIX, WeightsSettings, WeightsWorker
@@ -48,8 +50,11 @@ _CLOSE_S = 5.0
 _MESSAGES = 4
 """Maximum number of messages of a version that wait for a node."""
 
-_TRANSFER_BYTES = 2**28
-"""Maximum number of bytes of all messages that wait for other nodes."""
+_TRANSFER_BYTES = 2**27
+"""Maximum number of bytes of the messages that wait for one node."""
+
+_TRANSFER_S = 60.0
+"""Maximum seconds for which `diff` waits for the newest version to come to this node."""
 
 
 class Weights:
@@ -74,7 +79,8 @@ class Weights:
         self._routes = routes
         self._store: Store | None = None
         self._lock = threading.Lock()
-        self._publishing: Future | None = None  # the last publish of this handle
+        self._origin = Origin()
+        self._pending: list[Future] = []  # the publishes of this handle that have not ended
         self._job_has_ended = False
         tie_to_job(self, Weights._end_with_job)
 
@@ -109,6 +115,7 @@ class Weights:
         Store.check_bounds(keep, max_bytes)
         if node_rank is None:
             node_rank = max(0, current().node_rank)
+        nodes = 1
         if in_process() is None:
             nodes = NodeManager.get_proxy().num_nodes()
             if type(node_rank) is not int or not 0 <= node_rank < nodes:
@@ -118,7 +125,7 @@ class Weights:
         settings = WeightsSettings(
             PREFIX + name,
             maxsize=_MESSAGES,
-            max_bytes=_TRANSFER_BYTES,
+            max_bytes=_TRANSFER_BYTES * nodes,
             keep=keep,
             version_bytes=max_bytes,
             home=node_rank,
@@ -161,8 +168,7 @@ class Weights:
     @property
     def newest(self) -> Version | None:
         """The newest version; None before the first."""
-        control = self._opened().control
-        return Version.unpacked(max(control.packed, control.announced))
+        return self._opened().newest()
 
     def publish(
         self,
@@ -225,12 +231,22 @@ class Weights:
         which = _checked_part(part, version, delta)
         layout = StateLayout(state, _checked_dtype(dtype), is_part=which is not None)
         future: Future = concurrent.futures.Future()
+        if not self._origin.is_here:  # the threads of the parent do not exist in a forked child
+            self._origin, self._lock, self._pending = Origin(), threading.Lock(), []
         with self._lock:
-            earlier, self._publishing = self._publishing, future
+            earlier = [one for one in self._pending if not one.done()]
+            self._pending = [*earlier, future]
 
         def publish() -> Version:
-            if earlier is not None:
-                concurrent.futures.wait([earlier])
+            wait = LongWait(
+                lambda: f"{describe_self()}: publish waits for earlier ones of {store.name}",
+                deadline,
+            )
+            for one in earlier:
+                if not ends_in_time(one, wait):
+                    raise ShoalTimeoutError(
+                        f"{wait.describe()}: no end of them within {deadline.timeout:g} s"
+                    )
             if which is not None:
                 return publish_part(store, layout, which, deadline, checksum=checksum)
             return store.publish(layout, version, deadline, delta=delta, checksum=checksum)
@@ -344,7 +360,8 @@ class Weights:
         Raises:
             ShoalTimeoutError: There is no version.
         """
-        return self.latest(timeout=0).diff(target)  # type: ignore[no-any-return]  # not async
+        timeout = _TRANSFER_S if self._opened().follows else 0
+        return self.latest(timeout=timeout).diff(target)  # type: ignore[no-any-return]  # not async
 
     def stats(self) -> WeightsStats:
         """Return which versions are in memory, and which process holds which since when."""
@@ -358,18 +375,21 @@ class Weights:
         Args:
             reason: A text for the errors of those who wait.
         """
-        store = self._store
-        if store is None:
-            try:
-                store = self._opened()
-            except WeightsClosed:
-                return
+        try:
+            store = self._store or self._opened()
+            self._check_job()
+        except WeightsClosed:
+            return
         reason = reason or f"{describe_self()} called close"
         store.close(reason)
         store.forget()
         if self._settings.num_actors > 1:
-            told = [queues.handle.close_weights.remote(reason) for queues in self._routes.actors()]
-            ray.wait(told, num_returns=len(told), timeout=_CLOSE_S)
+            told = []
+            for queues in self._routes.actors():
+                with contextlib.suppress(ChannelError):  # this actor has ended already
+                    told.append(queues.handle.close_weights.remote(reason))
+            if told:
+                ray.wait(told, num_returns=len(told), timeout=_CLOSE_S)
         with contextlib.suppress(ChannelError):  # its actor has ended already
             self._routes.end(now=True)
 
@@ -385,7 +405,12 @@ class Weights:
     def _folder(self) -> tuple[str, int]:
         """Return the folder of this node, and the index of its actor."""
         if in_process() is not None:
-            folder: str = self._routes.folder()
+            try:
+                folder: str = self._routes.folder()
+            except ChannelClosed:
+                raise WeightsClosed(
+                    f"{describe_self()}: the weights {self.name!r} were closed"
+                ) from None
             with contextlib.suppress(FileExistsError):
                 Store.create(folder, self._settings.keep, self._settings.version_bytes)
             return folder, self._settings.home
