@@ -155,6 +155,13 @@ def test_a_module_loads_a_snapshot(weights):
     assert torch.equal(fresh.weight, trained.weight)
 
 
+def test_a_tensor_whose_storage_was_freed_is_refused(weights):
+    freed = torch.ones(3)
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(ShoalValueError, match="'a' is a tensor whose storage was freed"):
+        weights.publish({"a": freed})
+
+
 @pytest.mark.parametrize(
     ("state", "text"),
     [

@@ -71,6 +71,29 @@ def test_a_target_that_does_not_fit_is_refused_before_anything_is_written(snapsh
         snapshot.load_into([])
 
 
+def test_a_target_that_ties_what_the_snapshot_does_not_is_refused_or_reported(snapshot_of):
+    snapshot = snapshot_of({"a": torch.ones(3), "b": torch.zeros(3)})
+    tied = torch.full((3,), 5.0)
+    with pytest.raises(ShoalValueError, match="nothing was loaded: 'b' share their memory"):
+        snapshot.load_into({"a": tied, "b": tied})
+    assert tied[0] == 5
+    report = snapshot.load_into({"a": tied, "b": tied}, strict=False)
+    assert (report.loaded, report.differing) == (("a",), ("b",))
+    assert tied[0] == 1
+
+
+def test_values_are_compared_as_the_target_holds_them(snapshot_of):
+    state = {"a": np.array([0.1, np.nan]), "t": torch.tensor([0.1, float("nan")]), "n": 1}
+    snapshot = snapshot_of(state)
+    target = {"a": np.zeros(2, np.float32), "t": torch.zeros(2, dtype=torch.bfloat16), "n": 1}
+    assert snapshot.diff(target) == ("a", "t")
+    snapshot.load_into(target)
+    assert snapshot.diff(target) == ()
+    assert snapshot.diff({"a": torch.as_tensor(state["a"]), "t": state["t"], "n": 2}) == ("n",)
+    with pytest.raises(ShoalValueError, match=r"'n' has no tensor, and shape \(2,\) in the target"):
+        snapshot.load_into({"n": torch.zeros(2)}, strict=False)
+
+
 def test_a_dict_of_tensors_and_arrays_is_loaded_in_place(snapshot_of):
     snapshot = snapshot_of(
         {"net": {"w": torch.ones(3), "same": torch.zeros(2)}, "a": np.arange(3.0), "step": 7}

@@ -1,5 +1,6 @@
 """Versions that several processes publish together: plain parts, shards, and what goes wrong."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -12,7 +13,8 @@ from shoal.deadline import Deadline
 from shoal.errors import ShoalTimeoutError, ShoalValueError
 from shoal.weights import Version
 from shoal.weights.layout import StateLayout
-from shoal.weights.parts import VersionPart, publish_part
+from shoal.weights.part_names import VersionPart
+from shoal.weights.parts import publish_part
 from shoal.weights.store import Store
 from support.processes import DEADLINE_S, until
 
@@ -128,11 +130,36 @@ def test_a_part_twice_another_size_and_a_name_twice_are_refused(folder, store):
         publish(store, {"a": 1}, VersionPart(1, 0, 2))
 
 
+def test_parts_of_dead_processes_are_removed(folder, store):
+    dying = subprocess.Popen([sys.executable, "-c", DYING, str(folder)])
+    until(lambda: names(folder, "s1"))
+    dying.kill()
+    dying.wait()
+    store.sweep()
+    assert names(folder, "s") + names(folder, "p4") == []
+
+
+def test_a_version_between_its_parts_makes_them_begin_an_epoch(folder, store):
+    for rank in range(2):
+        end = start(store, {str(rank): 1}, VersionPart(1, rank, 2))
+    end()
+    first = start(store, {"0": 2}, VersionPart(2, 0, 2))
+    until(lambda: names(folder, "s2"))
+    assert store.publish(StateLayout({"other": 1}), 5, Deadline(0)) == Version(1, 5)
+    # The second part is of a process that has not seen that.
+    os.link(
+        folder / names(folder, "s2")[0], folder / names(folder, "s2")[0].replace("s2-2-0", "s2-2-1")
+    )
+    assert first() == Version(2, 2)
+    assert latest(store)["0"] == 2
+
+
 DYING = """
 import sys
 from shoal.deadline import Deadline
 from shoal.weights.layout import StateLayout
-from shoal.weights.parts import VersionPart, publish_part
+from shoal.weights.part_names import VersionPart
+from shoal.weights.parts import publish_part
 from shoal.weights.store import Store
 store = Store(sys.argv[1], "the weights")
 publish_part(store, StateLayout({"a": 0}), VersionPart(1, 0, 2), Deadline(60), checksum=True)
@@ -155,11 +182,12 @@ PROGRAM = """
 import os, sys
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from shoal.deadline import Deadline
 from shoal.weights.layout import StateLayout
-from shoal.weights.parts import VersionPart, publish_part
+from shoal.weights.part_names import VersionPart
+from shoal.weights.parts import publish_part
 from shoal.weights.store import Store
 
 folder, rendezvous = sys.argv[1:3]
@@ -167,6 +195,7 @@ rank, size = map(int, sys.argv[3:])
 dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
 mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("data",))
 grid = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("data", "model"))
+halves = [DeviceMesh("cpu", ranks) for ranks in ([0, 1], [2, 3])]
 store = Store(folder, "the weights")
 
 def state(number):
@@ -176,7 +205,9 @@ def state(number):
         "columns": distribute_tensor(whole, mesh, [Shard(1)]),
         "same": distribute_tensor(whole, mesh, [Replicate()]),
         "grid": distribute_tensor(whole, grid, [Shard(0), Shard(1)]),
+        "none": distribute_tensor(whole[:0], mesh, [Shard(0)]),
         "few": distribute_tensor(whole[:2], mesh, [Shard(0)]),  # some have no row of it
+        "half" + str(rank // 2): distribute_tensor(whole, halves[rank // 2], [Shard(0)]),
         f"own.{rank}": torch.full((3,), float(rank)),
     }
 
@@ -205,7 +236,8 @@ def test_shards_of_distributed_tensors_become_whole_tensors(folder, store, tmp_p
     assert [text.splitlines()[-3:] for text in printed] == [["1.1", "1.2", "1.3"]] * size, printed
     snapshot = latest(store)
     whole = torch.arange(10 * 7.0).reshape(10, 7) * 3
-    for name in ("rows", "columns", "same", "grid"):
+    assert snapshot["none"].shape == (0, 7)
+    for name in ("rows", "columns", "same", "grid", "half0", "half1"):
         assert torch.equal(snapshot[name], whole.to(torch.bfloat16)), name
     assert torch.equal(snapshot["few"], whole[:2].to(torch.bfloat16))
     assert [float(snapshot[f"own.{rank}"][0]) for rank in range(size)] == [0, 1, 2, 3]

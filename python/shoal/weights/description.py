@@ -202,6 +202,8 @@ def _torch_view(leaf: Leaf, block: memoryview, storages: dict[int, Any]) -> "tor
     import torch
 
     dtype = getattr(torch, leaf.dtype)
+    if not len(block) and 0 not in leaf.shape:
+        raise WeightsCorruptError(f"a block of {leaf} is empty")
     if not len(block):
         return torch.empty(leaf.shape, dtype=dtype)
     storage = storages.get(leaf.block)

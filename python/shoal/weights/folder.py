@@ -42,7 +42,6 @@ long as a version `v…` names it. A reader locks all files of a version before 
 import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -61,6 +60,7 @@ from shoal.shm.shared_files.pool import lock_and_map
 from shoal.weights.control import ControlPage, publisher_lock
 from shoal.weights.description import Description, read
 from shoal.weights.holders import holders, record, sweep_records
+from shoal.weights.part_names import sweep_parts
 from shoal.weights.snapshot import Snapshot
 from shoal.weights.stats import VersionFile, VersionStats, WeightsStats, version_files
 from shoal.weights.version import FilePart, Version
@@ -167,6 +167,7 @@ class VersionFolder:
         path = self.path_of("v", version)
         try:
             memories = [self._mapped(path)]
+            path.stat()  # it must succeed: otherwise the file may be written again
             description = read(memories[0])
             memories += [self._mapped_part(part) for part in description.files[1:]]
             # Last, and it must succeed: it proves that the name existed when the locks were taken.
@@ -206,6 +207,7 @@ class VersionFolder:
         """
         with publisher_lock(self.folder, wait):
             sweep(str(self.folder))
+            sweep_parts(self.folder)
             yield
 
     def newest_there(self) -> Version | None:
@@ -250,18 +252,19 @@ class VersionFolder:
                 found.setdefault(part, []).append(version)
         return found
 
-    def described(self, version: Version) -> Description:
-        """Return what is in a version.
+    def described(self, version: Version | FilePart) -> Description:
+        """Return what is in a version, retired or not.
 
         Raises:
-            FileNotFoundError: It was retired.
+            FileNotFoundError: It is not there any more.
         """
-        with (
-            self.path_of("v", version).open("rb") as file,
-            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
-            memoryview(mapped) as memory,
-        ):
-            return read(memory)
+        part = FilePart(*version[:2])
+        for path in (self.path_of("v", part), self.path_of("r", part)):
+            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                memory = self._mapped(path)
+                if path.exists() or self.path_of("r", part).exists():  # as of a reader
+                    return read(memory)
+        raise FileNotFoundError(f"version {part.version} of {self.name}")
 
     def stats(self) -> WeightsStats:
         """Return what is in memory, and who holds it."""
@@ -302,6 +305,7 @@ class VersionFolder:
         """Remove what dead publishers and readers left, unless a process publishes: it does that."""
         wait = LongWait(lambda: "sweep", Deadline(0))
         with contextlib.suppress(ShoalTimeoutError), self.publishing(wait):
+            self.newest_there()
             self.collect()
         sweep_records(self.folder)
 

@@ -9,7 +9,7 @@ other types, are pickled. The blocks of a delta that did not change are in files
 import ctypes
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -27,7 +27,7 @@ from shoal.weights.description import (
     Leaf,
     Value,
 )
-from shoal.weights.shards import LocalShard, ShardFile, is_distributed, local_shard
+from shoal.weights.shards import LocalShard, ShardFile, is_distributed, local_shard, shard_files
 from shoal.weights.version import FilePart
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class StateLayout:
 
     Attributes:
         pieces: The blocks.
-        shards: The shards of distributed tensors; None if there are none. Their blocks follow.
+        shards: The shards of distributed tensors, by their meshes. Their blocks follow.
         entries: The leaves and values by name, in the order of the state.
         nbytes: The number of bytes of all blocks but those of shards.
 
@@ -184,9 +184,11 @@ class StateLayout:
         self.pieces: list[Piece] = []
         for group in _groups(self._sources):
             self._add(group, found)
-        self.shards = ShardFile(shards) if shards else None
-        if self.shards is not None:
-            found |= self.shards.leaves(len(self.pieces))
+        self.shards = shard_files(shards)
+        number = len(self.pieces)
+        for file in self.shards:
+            found |= file.leaves(number)
+            number += len(file.blocks)
         self.entries: Entries = {name: entry for name, entry in found.items() if entry is not None}
         self.nbytes = sum(piece.size for piece in self.pieces)
 
@@ -254,7 +256,7 @@ class Blocks(Protocol):
 
     pieces: list[Piece]
     entries: Entries
-    shards: ShardFile | None
+    shards: list[ShardFile]
 
 
 class Placement:
@@ -265,7 +267,7 @@ class Placement:
         own: The file.
         shared: The file, and the offset in it, of each block that is there already.
         notes: As of `Description`.
-        shard_file: The file of the shards of distributed tensors; None if there are none.
+        shard_files: The files of the shards of distributed tensors.
 
     Attributes:
         copied: The numbers of the blocks that are copied, each with its offset.
@@ -278,7 +280,7 @@ class Placement:
         own: FilePart,
         shared: Mapping[int, tuple[FilePart, int]] | None = None,
         notes: dict[str, Any] | None = None,
-        shard_file: FilePart | None = None,
+        shard_files: Sequence[FilePart] = (),
     ) -> None:
         files, blocks = {own: 0}, []
         self.copied: list[tuple[int, int]] = []
@@ -291,9 +293,9 @@ class Placement:
             blocks.append(BlockRange(0, end, piece.size))
             self.copied.append((number, end))
             end = _aligned(end + piece.size)
-        if layout.shards is not None and shard_file is not None:
-            number = files.setdefault(shard_file, len(files))
-            blocks += [BlockRange(number, start, size) for start, size in layout.shards.blocks]
+        for shards, part in zip(layout.shards, shard_files, strict=True):
+            number = files.setdefault(part, len(files))
+            blocks += [BlockRange(number, start, size) for start, size in shards.blocks]
         description = Description(tuple(files), tuple(blocks), layout.entries, (), notes or {})
         self.frame = Frame(description, end)
 
@@ -387,9 +389,20 @@ def _check_tensor(name: str, tensor: "torch.Tensor") -> None:
         kind = f"tensor of layout {tensor.layout}"
     elif tensor.device.type == "meta":
         kind = "tensor without data, on the device meta"
+    elif tensor.numel() and (
+        not tensor.data_ptr() or tensor.untyped_storage().nbytes() < _needed(tensor)
+    ):
+        kind = "tensor whose storage was freed"
     else:
         return
     raise ShoalValueError(f"publish: {name!r} is a {kind}: expected a plain tensor with data")
+
+
+def _needed(tensor: "torch.Tensor") -> int:
+    """Return the number of bytes that a storage needs for a tensor."""
+    pairs = zip(tensor.stride(), tensor.shape, strict=True)
+    last = tensor.storage_offset() + sum(stride * (length - 1) for stride, length in pairs)
+    return int((last + 1) * tensor.element_size())
 
 
 def _groups(sources: list[_Source]) -> Iterator[list[_Source]]:

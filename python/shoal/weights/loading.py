@@ -68,10 +68,26 @@ def load(snapshot: Loadable, target: Any, *, strict: bool) -> LoadReport:
     parts = dict(flattened(target, "load_into"))
     _check(snapshot, parts, strict=strict)
     had = _had(snapshot, parts)
+    torn = _torn(snapshot, had, strict=strict)
     for name, part in parts.items():
-        if name in snapshot and had.get(name) != "tied":
+        if had.get(name) in {"loaded", "unchanged"}:
             _copy(snapshot[name], part, target, name)
-    return _report(snapshot, parts, had, ())
+    return _report(snapshot, parts, had, torn)
+
+
+def _torn(snapshot: Loadable, had: dict[str, str], *, strict: bool) -> list[str]:
+    """Return the names that the target has tied to others, and the snapshot has not.
+
+    Raises:
+        ShoalValueError: There are some, and `strict` does not allow that.
+    """
+    torn = [name for name, kind in had.items() if kind == "torn"]
+    if torn and strict:
+        raise ShoalValueError(
+            f"load_into: {snapshot!r}: nothing was loaded: {_shown(torn)} share their memory with other "
+            "names of the target, and the snapshot has other values for those"
+        )
+    return torn
 
 
 def differing(snapshot: Loadable, target: Any) -> tuple[str, ...]:
@@ -90,6 +106,7 @@ def _load_module(snapshot: Loadable, module: "torch.nn.Module", *, strict: bool)
     if not hooked:  # hooks may take names that `state_dict` does not have
         _check(snapshot, parts, strict=strict)
     had = _had(snapshot, parts)
+    torn = _torn(snapshot, had, strict=strict)
     wanted = {
         name: snapshot[name] for name in snapshot if name in parts or snapshot.is_tensor(name)
     }
@@ -98,8 +115,10 @@ def _load_module(snapshot: Loadable, module: "torch.nn.Module", *, strict: bool)
     except RuntimeError as error:
         raise ShoalValueError(f"load_into: {snapshot!r}: {error}") from None
     now = module.state_dict() if hooked else {}
-    wrong = [
-        name for name, part in now.items() if name in snapshot and not _same(snapshot[name], part)
+    wrong = torn + [
+        name
+        for name, part in now.items()
+        if name in snapshot and name not in torn and not _same(snapshot[name], part)
     ]
     if wrong and strict:
         raise ShoalValueError(
@@ -122,13 +141,14 @@ def _check(snapshot: Loadable, parts: Mapping[str, Any], *, strict: bool) -> Non
     """
     problems = []
     for name, part in parts.items():
-        if name in snapshot and snapshot.is_tensor(name):
-            shape = getattr(part, "shape", None)
-            if shape is None or tuple(shape) != tuple(snapshot[name].shape):
-                there = "no tensor" if shape is None else f"shape {tuple(shape)}"
-                problems.append(
-                    f"{name!r} has shape {tuple(snapshot[name].shape)}, and {there} in the target"
-                )
+        shape = getattr(part, "shape", None)
+        if name not in snapshot:
+            continue
+        ours, theirs = _shown_shape(shape), "no tensor"
+        if snapshot.is_tensor(name):
+            theirs = _shown_shape(snapshot[name].shape)
+        if ours != theirs:
+            problems.append(f"{name!r} has {theirs}, and {ours} in the target")
     if strict:
         missing, unexpected = _one_sided(snapshot, parts)
         if missing:
@@ -139,6 +159,10 @@ def _check(snapshot: Loadable, parts: Mapping[str, Any], *, strict: bool) -> Non
         raise ShoalValueError(f"load_into: {snapshot!r}: nothing was loaded: {'; '.join(problems)}")
 
 
+def _shown_shape(shape: Any) -> str:
+    return "no tensor" if shape is None else f"shape {tuple(shape)}"
+
+
 def _one_sided(snapshot: Loadable, parts: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the names that are missing in the snapshot, and its tensors that the target lacks."""
     missing = [name for name in parts if name not in snapshot]
@@ -147,16 +171,18 @@ def _one_sided(snapshot: Loadable, parts: Mapping[str, Any]) -> tuple[list[str],
 
 def _had(snapshot: Loadable, parts: Mapping[str, Any]) -> dict[str, str]:
     """Return for each name of both sides: whether the target is tied, unchanged, or loaded."""
-    found, seen = {}, set()
+    found: dict[str, str] = {}
+    first: dict[Any, str] = {}
     for name, part in parts.items():
         if name not in snapshot:
             continue
         place = _place(part)
-        if place is not None and place in seen:
-            found[name] = "tied"
-        else:
+        tied = None if place is None else first.setdefault(place, name)
+        if tied in {None, name}:
             found[name] = "unchanged" if _same(snapshot[name], part) else "loaded"
-        seen.add(place)
+        else:
+            # If the snapshot has two values for one memory, only one of them can be loaded.
+            found[name] = "tied" if _same(snapshot[name], snapshot[tied]) else "torn"
     return found
 
 
@@ -173,16 +199,33 @@ def _place(part: Any) -> Any:
 
 def _same(ours: Any, theirs: Any) -> bool:
     """Whether a tensor or value of the target equals one of the snapshot, cast to its type."""
-    if hasattr(ours, "data_ptr") and hasattr(theirs, "data_ptr"):
-        import torch
-
-        if ours.shape != theirs.shape:
-            return False
-        cast = ours.to(theirs.device, theirs.dtype)
-        return torch.equal(_bits(cast), _bits(theirs.detach()))
-    if isinstance(ours, np.ndarray) and isinstance(theirs, np.ndarray):
-        return np.array_equal(ours, theirs)
+    if hasattr(theirs, "data_ptr"):
+        return _is_same_tensor(ours, theirs)
+    if isinstance(theirs, np.ndarray):
+        return _is_same_array(ours, theirs)
     return type(ours) is type(theirs) and bool(ours == theirs)
+
+
+def _is_same_tensor(ours: Any, theirs: "torch.Tensor") -> bool:
+    import torch
+
+    if isinstance(ours, np.ndarray):
+        ours = torch.as_tensor(ours.copy())
+    if not hasattr(ours, "data_ptr") or ours.shape != theirs.shape:
+        return False
+    cast = ours.to(theirs.device, theirs.dtype)
+    return torch.equal(_bits(cast), _bits(theirs.detach()))
+
+
+def _is_same_array(ours: Any, theirs: Any) -> bool:
+    if hasattr(ours, "data_ptr"):
+        ours = ours.numpy()
+    if not isinstance(ours, np.ndarray) or ours.shape != theirs.shape:
+        return False
+    if theirs.dtype.hasobject:
+        return bool(np.array_equal(ours, theirs))
+    # As bytes, so that NaN equals itself.
+    return ours.astype(theirs.dtype).tobytes() == np.ascontiguousarray(theirs).tobytes()
 
 
 def _bits(tensor: "torch.Tensor") -> "torch.Tensor":

@@ -21,59 +21,30 @@ A process that dies takes its part with it: until another one publishes that par
 import contextlib
 import mmap
 import os
-import re
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, ShoalValueError, WeightsError
 from shoal.process import own_process
 from shoal.shm.shared_files.mapping import copy_into, map_shared
-from shoal.shm.shared_files.names import is_dead, key_of
+from shoal.shm.shared_files.names import Key, key_of
 from shoal.weights.description import BlockRange, Description, Entries, Frame, Leaf, read
 from shoal.weights.hashing import digests_of
 from shoal.weights.layout import Placement, StateLayout
+from shoal.weights.part_names import CompletePart, VersionPart, complete_parts, writers
 from shoal.weights.store import Store, write_file
 from shoal.weights.version import FilePart, Version
 
-__all__ = ["VersionPart", "publish_part"]
-
-_COMPLETE = re.compile(r"s(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)")
-_SHARED = re.compile(r"u(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)")
+__all__ = ["publish_part"]
 
 _LOCK_S = 30.0
 """Maximum seconds to wait for the publisher's lock, to publish what is complete or to give up."""
 
 _HEAD = 64
 """Number of bytes before the description of a version that has no block of its own."""
-
-
-class VersionPart(NamedTuple):
-    """Which part of a version a process publishes.
-
-    Attributes:
-        number: The number of the version.
-        rank: The number of the part.
-        size: How many parts there are.
-    """
-
-    number: int
-    rank: int
-    size: int
-
-    def __str__(self) -> str:
-        return f"part {self.rank} of {self.size} of version {self.number}"
-
-
-class _Complete(NamedTuple):
-    """A part that is complete: its file, and the epoch and the pid of its publisher."""
-
-    path: Path
-    part: VersionPart
-    epoch: int
-    pid: int
 
 
 def publish_part(
@@ -97,14 +68,25 @@ def publish_part(
     store.begin()
     names: list[Path] = []
     wait = LongWait(lambda: f"{describe_self()}: publish: {_missing(store, part)}", deadline)
+    version = before = None
+    is_written = False
     try:
         before = _write(store, layout, part, names, wait, checksum=checksum)
+        is_written = True
         version = _awaited(store, part, before, wait)
+    except ShoalTimeoutError:
+        # Whoever has the lock may be about to publish all parts.
+        with _locked(store, wait):
+            version = _published(store, part, before) if is_written else None
+            for path in names if version is None else ():
+                path.unlink(missing_ok=True)
+        if version is None:
+            raise
     finally:
-        # Under the lock, because another process may be about to publish all parts.
-        with contextlib.suppress(ShoalTimeoutError, WeightsError), _locked(store, wait):
+        with contextlib.suppress(WeightsError), _locked(store, wait):
             for path in names:
                 path.unlink(missing_ok=True)
+            store.newest_there()  # whoever published all parts may have died before it said so
     store.epoch = version.epoch
     return version
 
@@ -135,28 +117,29 @@ def _write(
     """
     key = "-".join(map(str, key_of(own_process())))
     notes: dict[str, Any] = {
+        "processes": {part.rank: key_of(own_process())},
         "who": {part.rank: f"{describe_self()} on node {max(0, current().node_rank)}"},
         "checksum": checksum,
     }
-    own, shard_file, memory = FilePart(0, part.number), None, None
-    if layout.shards is not None:
-        shard_file = FilePart(0, part.number, layout.shards.signature)
-        notes["written"] = layout.shards.counts()
-    placement = Placement(layout, own, None, notes, shard_file)
+    own, memories = FilePart(0, part.number), []
+    shard_files = [FilePart(0, part.number, shards.signature) for shards in layout.shards]
+    notes["written"] = {
+        name: count for shards in layout.shards for name, count in shards.counts().items()
+    }
+    placement = Placement(layout, own, None, notes, shard_files)
     with store.publishing(wait):
         store.check()
-        _sweep(store.folder)
         before = store.newest_there()
         _check_new(store, part, before)
         store.retire(store.control.keep - 1, before)
-        if layout.shards is not None:
-            name = f"u{part.number}-{part.size}-{layout.shards.signature}"
+        for shards in layout.shards:
+            name = f"u{part.number}-{part.size}-{shards.signature}"
             names.append(store.folder / f"{name}-{key}")
-            memory = _shared_memory(store, name, names[-1], layout.shards.nbytes)
+            memories.append(_shared_memory(store, name, names[-1], shards.nbytes))
         file = store.take_file(placement.frame.nbytes)
     try:
-        if layout.shards is not None and memory is not None:
-            layout.shards.write(memory)
+        for shards, memory in zip(layout.shards, memories, strict=True):
+            shards.write(memory)
         write_file(file, layout, placement, {}, checksum=checksum)
         with store.publishing(wait):
             store.check()
@@ -193,45 +176,23 @@ def _check_new(store: Store, part: VersionPart, newest: Version | None) -> None:
     Raises:
         ShoalValueError: It is, or its version is not newer than the newest of this publisher.
     """
-    for other in _complete(store.folder):
+    for other in complete_parts(store.folder):
         if other.part.number != part.number:
             continue
         if other.part.size != part.size:
             raise ShoalValueError(
-                f"{describe_self()}: publish: {part}: process {other.pid} publishes {other.part}: all "
+                f"{describe_self()}: publish: {part}: process {other.process[1]} publishes {other.part}: all "
                 "have to say the same number of parts"
             )
         if other.part.rank == part.rank:
             raise ShoalValueError(
-                f"{describe_self()}: publish: {part} is there already, from process {other.pid}"
+                f"{describe_self()}: publish: {part} is there already, from process {other.process[1]}"
             )
     if newest is not None and newest.epoch == store.epoch and part.number <= newest.number:
         raise ShoalValueError(
             f"{describe_self()}: publish: version={part.number} after {newest}: expected an integer, "
             f"at least {newest.number + 1}"
         )
-
-
-def _complete(folder: Path) -> list[_Complete]:
-    """Return the parts of living processes that are complete."""
-    found = []
-    for path in folder.glob("s*"):
-        parsed = _COMPLETE.fullmatch(path.name)
-        if parsed:
-            number, size, rank, epoch, *process = map(int, parsed.groups())
-            if not is_dead((process[0], process[1], process[2])):
-                found.append(_Complete(path, VersionPart(number, rank, size), epoch, process[1]))
-    return sorted(found, key=lambda complete: complete.part)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove the names of dead processes."""
-    for path in folder.iterdir():
-        parsed = _COMPLETE.fullmatch(path.name) or _SHARED.fullmatch(path.name)
-        if parsed:
-            namespace, pid, started = map(int, parsed.groups()[-3:])
-            if is_dead((namespace, pid, started)):
-                path.unlink(missing_ok=True)
 
 
 def _awaited(store: Store, part: VersionPart, before: Version | None, wait: LongWait) -> Version:
@@ -242,7 +203,7 @@ def _awaited(store: Store, part: VersionPart, before: Version | None, wait: Long
         store.check()
         # Whoever completed the version may have died before it was published.
         if len(_parts_of(store, part)) == part.size:
-            with _locked(store, wait):
+            with contextlib.suppress(ShoalTimeoutError), _locked(store, wait):
                 _commit(store, part)
 
     while True:
@@ -258,17 +219,23 @@ def _awaited(store: Store, part: VersionPart, before: Version | None, wait: Long
 
 
 def _published(store: Store, part: VersionPart, before: Version | None) -> Version | None:
-    """Return the version of a part; None if it is not there yet."""
+    """Return the version that has the part of this process; None if it is not there yet.
+
+    A version of another publisher may have the same number.
+    """
     for file in store.files():
         version = file.version
         is_own = file.part.file == 0 and version.number == part.number
         if is_own and (before is None or version > before):
-            return version
+            with contextlib.suppress(FileNotFoundError):
+                publishers = store.described(file.part).notes.get("processes", {})
+                if publishers.get(part.rank) == key_of(own_process()):
+                    return version
     return None
 
 
-def _parts_of(store: Store, part: VersionPart) -> list[_Complete]:
-    found = _complete(store.folder)
+def _parts_of(store: Store, part: VersionPart) -> list[CompletePart]:
+    found = complete_parts(store.folder)
     return [one for one in found if one.part[::2] == part[::2]]
 
 
@@ -285,6 +252,12 @@ def _missing(store: Store, part: VersionPart) -> str:
         for rank in range(part.size)
         if rank not in there
     ]
+    done = {one.process for one in _parts_of(store, part)}
+    shown += [
+        f"process {process[1]}, which still writes"
+        for process in set(writers(store.folder, part).values()) - done
+        if process != key_of(own_process())
+    ]
     return f"{part} of {store.name} waits for {', '.join(shown) or 'the commit'}"
 
 
@@ -295,11 +268,15 @@ def _commit(store: Store, part: VersionPart) -> None:
         ShoalValueError: The parts do not fit together.
     """
     parts = _parts_of(store, part)
-    if len(parts) < part.size:
+    writing = writers(store.folder, part)
+    if len(parts) < part.size or set(writing.values()) - {one.process for one in parts}:
         return
     newest = store.newest_there()
     epochs = {one.epoch for one in parts}
-    epoch = 1 if newest is None else newest.epoch + (epochs != {newest.epoch})
+    epoch = store.control.least_epoch + 1
+    if newest is not None:
+        continues = epochs == {newest.epoch} and part.number > newest.number
+        epoch = newest.epoch if continues else max(newest.epoch + 1, epoch)
     version = Version(epoch, part.number)
     merged = _Merged(version)
     for one in parts:
@@ -319,8 +296,8 @@ def _commit(store: Store, part: VersionPart) -> None:
         store.put_back(file)
     store.epoch = epoch
     store.control.note(version)
-    for one in parts:
-        one.path.unlink(missing_ok=True)
+    for path in [*writing, *(one.path for one in parts)]:
+        path.unlink(missing_ok=True)
     store.retire(store.control.keep, version)
 
 
@@ -337,12 +314,13 @@ class _Merged:
         self._known: dict[FilePart, FilePart] = {}
         self._files = [FilePart(*version)]
         self._blocks: list[BlockRange] = []
-        self._numbers: dict[tuple[int, int], int] = {}
+        self._numbers: dict[tuple[int, int, int], int] = {}
         self._entries: Entries = {}
         self._digests: dict[int, bytes] = {}
         self._written: dict[str, int] = {}
         self._shards: dict[int, Path] = {}
         self._who: dict[int, str] = {}
+        self._processes: dict[int, Key] = {}
 
     def add(self, path: Path, folder: Path) -> None:
         """Add the part in a file.
@@ -363,7 +341,7 @@ class _Merged:
         blocks = {}
         for number, block in enumerate(description.blocks):
             file_number = numbers[block.file]
-            place = file_number, block.start
+            place = file_number, block.start, block.size
             if place not in self._numbers or block.file == 0:
                 self._numbers[place] = len(self._blocks)
                 self._blocks.append(block._replace(file=file_number))
@@ -381,6 +359,7 @@ class _Merged:
                     f"{self._who}: a name belongs to one part, unless it is a distributed tensor"
                 )
         self._who |= description.notes["who"]
+        self._processes |= description.notes["processes"]
         for name, count in description.notes.get("written", {}).items():
             self._written[name] = self._written.get(name, 0) + count
 
@@ -411,7 +390,7 @@ class _Merged:
                     f"publish: the shards of {name!r} have {count} elements together, and the tensor "
                     f"has {whole}: a process of its mesh publishes no part"
                 )
-        notes = {"who": self._who}
+        notes = {"who": self._who, "processes": self._processes}
         blocks = tuple(self._blocks)
         for number, path in self._shards.items():
             with (

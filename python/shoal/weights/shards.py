@@ -13,7 +13,7 @@ from shoal.weights.description import Leaf
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LocalShard", "ShardFile", "is_distributed", "local_shard"]
+__all__ = ["LocalShard", "ShardFile", "is_distributed", "local_shard", "shard_files"]
 
 _ALIGNMENT = 64
 
@@ -28,6 +28,7 @@ class LocalShard(NamedTuple):
         shape: The shape of the whole tensor.
         starts: Where the local tensor begins in the whole one, in each dimension.
         writes: Whether this process publishes it: of replicas one does.
+        mesh: The ranks of its mesh, which all publish it.
     """
 
     name: str
@@ -36,6 +37,7 @@ class LocalShard(NamedTuple):
     shape: tuple[int, ...]
     starts: tuple[int, ...]
     writes: bool
+    mesh: tuple[int, ...]
 
 
 def is_distributed(value: Any) -> bool:
@@ -62,7 +64,9 @@ def local_shard(name: str, tensor: Any, dtype: "torch.dtype | None") -> LocalSha
     local = tensor.to_local().detach()
     starts, sizes, writes = [0] * tensor.dim(), list(tensor.shape), coordinate is not None
     for axis, placement in enumerate(placements):
-        if type(placement) is Replicate:
+        if coordinate is None:  # this process is not in the mesh
+            sizes = list(local.shape)
+        elif type(placement) is Replicate:
             writes = writes and coordinate[axis] == 0
         elif type(placement) is Shard:
             at = placement.dim
@@ -81,7 +85,16 @@ def local_shard(name: str, tensor: Any, dtype: "torch.dtype | None") -> LocalSha
             f"{placements} give {tuple(sizes)}: expected a tensor that is divided as torch.chunk does"
         )
     cast = dtype if dtype is not None and local.is_floating_point() else local.dtype
-    return LocalShard(name, local, cast, tuple(tensor.shape), tuple(starts), writes)
+    ranks = tuple(mesh.mesh.flatten().tolist())
+    return LocalShard(name, local, cast, tuple(tensor.shape), tuple(starts), writes, ranks)
+
+
+def shard_files(shards: Sequence[LocalShard]) -> "list[ShardFile]":
+    """Return a file for the shards of each mesh: its processes have shards of the same tensors."""
+    by_mesh: dict[tuple[int, ...], list[LocalShard]] = {}
+    for shard in shards:
+        by_mesh.setdefault(shard.mesh, []).append(shard)
+    return [ShardFile(group) for group in by_mesh.values()]
 
 
 class ShardFile:
@@ -106,7 +119,9 @@ class ShardFile:
             self.blocks.append((end, size))
             end = -(-(end + size) // _ALIGNMENT) * _ALIGNMENT
         self.nbytes = max(1, end)
-        known = repr([(shard.name, shard.shape, str(shard.dtype)) for shard in shards])
+        known = repr([shards[0].mesh]) + repr(
+            [(shard.name, shard.shape, str(shard.dtype)) for shard in shards]
+        )
         self.signature = xxhash.xxh3_64_intdigest(known.encode())
 
     def leaves(self, first: int) -> dict[str, Leaf]:

@@ -22,6 +22,7 @@ from shoal.weights.control import ControlPage
 from shoal.weights.folder import VersionFolder
 from shoal.weights.hashing import copy_hashed, digests_of
 from shoal.weights.layout import Mark, Placement, StateLayout, keys_of
+from shoal.weights.part_names import part_bytes
 from shoal.weights.version import MOST_IN_EPOCH, FilePart, Version
 
 __all__ = ["Store", "write_file"]
@@ -254,7 +255,10 @@ class Store(VersionFolder):
     def take_file(self, size: int) -> PayloadFile:
         """Return a file that no reader can see, with room for a version."""
         if self._pool is None:
-            self._pool = Pool(str(self.folder))
+            try:
+                self._pool = Pool(str(self.folder))
+            except NoRoomError as error:
+                raise self._no_room(size, str(error)) from None
             weakref.finalize(self, _close, self._origin, self._pool)
         pool = self._pool
         self._check_bound(size)
@@ -279,11 +283,11 @@ class Store(VersionFolder):
         bound = self.control.max_bytes
         if bound is None:
             return
-        stats = self.stats()
-        if stats.nbytes + size > bound:
+        stats, parts = self.stats(), part_bytes(self.folder)
+        if stats.nbytes + parts + size > bound:
             raise WeightsMemoryError(
                 f"{describe_self()}: publish: {self.name} have max_bytes={bound:,}; the new version has "
-                f"{size:,} bytes, and {stats.nbytes:,} are in use: {stats}"
+                f"{size:,} bytes, and {stats.nbytes + parts:,} are in use: {stats}"
             )
 
     def _no_room(self, size: int, why: str) -> WeightsMemoryError:

@@ -149,7 +149,7 @@ class _Arriving:
     def __init__(self, head: Head) -> None:
         self.pieces = [Piece(size, b"", None) for size in head.sizes]
         self.entries = head.entries
-        self.shards: ShardFile | None = None
+        self.shards: list[ShardFile] = []
 
 
 def _shared(store: Store, newest: Version | None, head: Head) -> dict[int, tuple[FilePart, int]]:

@@ -32,7 +32,8 @@ from shoal.queues.wait import JOB_HAS_ENDED
 from shoal.reused_threads import run_in_thread
 from shoal.weights.actor import PREFIX, WeightsSettings, WeightsWorker
 from shoal.weights.layout import StateLayout
-from shoal.weights.parts import VersionPart, publish_part
+from shoal.weights.part_names import VersionPart
+from shoal.weights.parts import publish_part
 from shoal.weights.snapshot import Snapshot
 from shoal.weights.stats import WeightsStats
 from shoal.weights.store import Store

@@ -10,9 +10,9 @@ import functools
 import importlib
 import mmap
 import os
-import threading
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from shoal.process import Origin
@@ -113,14 +113,13 @@ def copy_into(target: memoryview, parts: Sequence[tuple[int, Any]]) -> None:
         step = -(-values.nbytes // threads)
         for share, start in zip(shares, range(0, values.nbytes, step), strict=False):
             share.append((to[start : start + step], values[start : start + step]))
-    others = [
-        threading.Thread(target=_copy, args=(share,), name="shoal-copy") for share in shares[1:]
-    ]
-    for thread in others:
-        thread.start()
-    _copy(shares[0])
-    for thread in others:
-        thread.join()
+    # The end of the block waits for the others, also when a signal ends the copy of this thread: then
+    # nobody writes to the target any more.
+    with ThreadPoolExecutor(threads - 1, "shoal-copy") as pool:
+        others = [pool.submit(_copy, share) for share in shares[1:]]
+        _copy(shares[0])
+        for other in others:
+            other.result()
 
 
 def _copy(pairs: Sequence[tuple[Any, Any]]) -> None:
