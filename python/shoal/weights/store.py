@@ -32,6 +32,9 @@ Delta = bool | str | Version
 
 Marks = dict[tuple[Any, ...], tuple[Any, ...]]
 
+_HUGE_SHARE = 0.05
+"""Time that a publish spends on huge pages for its readers, as a share of the copy."""
+
 _MOST_FILES = 16
 """Maximum number of older files whose blocks a version uses."""
 
@@ -338,7 +341,7 @@ def write_file(
             copy_into(memory, [(starts[number], source) for number, _, source in parts])
         copy_into(memory, placement.frame.parts(digests))
 
-    file.fill(copy)
+    file.fill(copy, _HUGE_SHARE)
     file.nbytes = placement.frame.nbytes
 
 

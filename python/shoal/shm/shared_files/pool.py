@@ -79,16 +79,20 @@ class PayloadFile:
         """Copy buffers to their offsets; see `fill`."""
         self.fill(lambda memory: copy_into(memory, parts))
 
-    def fill(self, copy: Callable[[memoryview], None]) -> None:
-        """Let a function copy into the memory, then spend up to the same time on making huge pages.
+    def fill(self, copy: Callable[[memoryview], None], share: float = 1.0) -> None:
+        """Let a function copy into the memory, then spend some time on making huge pages.
 
         The kernel may need far longer than the copy to find huge pages, so a large file gets them
         over several writes.
+
+        Args:
+            copy: Copies into the memory of the file.
+            share: Maximum time for huge pages, as a share of the time of the copy.
         """
         start = time.monotonic()
         copy(self.memory)
         now = time.monotonic()
-        end = now + (now - start)
+        end = now + share * (now - start)
         while self._huge + HUGE_PAGE <= self.capacity and time.monotonic() < end:
             worth = use_huge_page(self.memory, self._huge)
             self._huge = self._huge + HUGE_PAGE if worth else self.capacity
