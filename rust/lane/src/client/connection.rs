@@ -181,9 +181,9 @@ impl Connection {
         self.inbox.held().is_empty() && self.socket.is_idle()
     }
 
-    /// Looks for a reply for a short time; false if nothing came.
-    pub(super) fn look(&mut self) -> io::Result<bool> {
-        self.inbox.look(&self.socket)
+    /// Polls for a reply for a short time; false if nothing came.
+    pub(super) fn poll(&mut self) -> io::Result<bool> {
+        self.inbox.poll(&self.socket)
     }
 
     /// The time of a deadline, as a request says it.

@@ -70,7 +70,7 @@ impl<'a> Serving<'a> {
         loop {
             if self.inbox.held().is_empty() && !self.inbox.fill(self.socket)? {
                 self.report()?;
-                if self.inbox.look(self.socket)? {
+                if self.inbox.poll(self.socket)? {
                     continue;
                 }
                 let idle = self.shared.limits.idle;
