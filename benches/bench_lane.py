@@ -186,7 +186,7 @@ def test_pairs(measure, network, far):
     row = Row(
         f"{far} over {network.name}: 64 B, {PAIRS} producers and {PAIRS} consumers", ONE_PAIR,
         {ALL_PAIRS: goals}, limit=ONE_PAIR, load=SMALL, read=time_of_shares, extra=fairness,
-        unit=Unit.per_second(), least=10_000, most=20_000, processes=2 * PAIRS, anywhere=True,
+        unit=Unit.per_second(), least=20_000, most=20_000, processes=2 * PAIRS, anywhere=True,
     )  # fmt: skip
 
     def pairs(number):

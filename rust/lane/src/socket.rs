@@ -9,15 +9,11 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{connect_unspec, sockopt};
-use shoal_shm::Spin;
 
 use crate::cancel::{Cancel, Watch};
 use crate::handshake;
 use crate::tls::Layer;
 
-/// Maximum nanoseconds to poll for the peer's answer before a sleep. Nothing yields meanwhile: the
-/// scheduler lets a thread that yields wait for all others, as if it had used its share.
-const SPIN: u32 = 50_000;
 /// Maximum sleep before a wait looks whether it should end: for the peer, for signals, for the end
 /// of the server.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
@@ -36,7 +32,6 @@ const GONE: PollFlags = PollFlags::RDHUP
 pub(crate) struct Socket {
     stream: Arc<TcpStream>,
     tls: Option<Layer>,
-    spin: Spin,
 }
 
 impl Socket {
@@ -57,7 +52,6 @@ impl Socket {
         Ok(Self {
             stream: Arc::new(stream),
             tls: None,
-            spin: Spin::new(SPIN),
         })
     }
 
@@ -114,15 +108,10 @@ impl Socket {
     /// Waits until the connection is readable or writable, as `wanted` says, or has ended; at most
     /// for `limit`. Returns what it is, nothing if the time was over.
     pub(crate) fn wait(&self, wanted: PollFlags, limit: Duration) -> io::Result<PollFlags> {
-        let begin = Instant::now();
-        let flags = match &self.tls {
+        match &self.tls {
             None => wait(&self.stream, wanted, limit),
             Some(tls) => tls.wait(&self.stream, wanted, limit),
-        }?;
-        if flags.contains(PollFlags::IN) {
-            self.spin.woken_after(begin.elapsed());
         }
-        Ok(flags)
     }
 
     /// Whether the peer is there, as far as the kernel knows.
@@ -221,7 +210,6 @@ impl Socket {
         Self {
             stream: Arc::new(stream),
             tls: None,
-            spin: Spin::new(SPIN),
         }
     }
 
@@ -412,11 +400,6 @@ impl Inbox {
         let received = socket.receive(&mut self.bytes[self.end..])?;
         self.end += received.unwrap_or(0);
         Ok(received.is_some())
-    }
-
-    /// Same as `fill`, but polls for a short time before it says that nothing is there.
-    pub(crate) fn poll(&mut self, socket: &Socket) -> io::Result<bool> {
-        socket.spin.look(Duration::MAX, || self.fill(socket))
     }
 
     /// Moves bytes to `to`; returns how many.

@@ -74,5 +74,5 @@ mod sync;
 
 pub use ring::{
     Corrupt, Descriptor, Intent, Keep, Label, Loan, Message, OverweightPolicy, Payload, Refusal,
-    Spin, Taken, WaitState, Want,
+    Taken, WaitState, Want,
 };

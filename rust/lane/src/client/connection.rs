@@ -181,11 +181,6 @@ impl Connection {
         self.inbox.held().is_empty() && self.socket.is_idle()
     }
 
-    /// Polls for a reply for a short time; false if nothing came.
-    pub(super) fn poll(&mut self) -> io::Result<bool> {
-        self.inbox.poll(&self.socket)
-    }
-
     /// The time of a deadline, as a request says it.
     pub(super) fn micros(&self, deadline: Instant) -> u64 {
         let micros = deadline.saturating_duration_since(self.began).as_micros();

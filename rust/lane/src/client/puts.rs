@@ -114,10 +114,7 @@ impl Exchange<'_> {
             if self.done == self.parcels.len() {
                 return Ok(());
             }
-            let found = connection.poll().map_err(|error| client.cut(&error))?;
-            if !found {
-                client.wait(connection, PollFlags::IN, patience)?;
-            }
+            client.wait(connection, PollFlags::IN, patience)?;
         }
     }
 

@@ -316,10 +316,7 @@ impl<'a> Question<'a> {
             let reply = match connection.next_reply() {
                 Ok(Some(reply)) => reply,
                 Ok(None) => {
-                    let found = connection.poll().map_err(|error| client.cut(&error))?;
-                    if !found {
-                        client.wait(connection, PollFlags::IN, patience)?;
-                    }
+                    client.wait(connection, PollFlags::IN, patience)?;
                     continue;
                 }
                 Err(error) => return Err(client.cut(&error)),

@@ -70,9 +70,6 @@ impl<'a> Serving<'a> {
         loop {
             if self.inbox.held().is_empty() && !self.inbox.fill(self.socket)? {
                 self.report()?;
-                if self.inbox.poll(self.socket)? {
-                    continue;
-                }
                 let idle = self.shared.limits.idle;
                 let is_idle = self.socket.wait(PollFlags::IN, idle)?.is_empty();
                 // A client that has messages may take long to rebuild them.

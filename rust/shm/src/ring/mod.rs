@@ -111,7 +111,6 @@ pub use put::Refusal;
 pub use queue::{Claim, Queue, Table};
 pub use republish::GivenBack;
 pub use slot::{Entry, Lap, Slot};
-pub use spin::Spin;
 pub use sweep::{Sweeper, Swept};
 pub use take::{Keep, Loan, Message, OverweightPolicy, Taken, Want};
 #[cfg(all(target_os = "linux", not(loom)))]

@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::error::Corrupt;
 use crate::sync::hint::{AtomicU32, Ordering};
 use crate::sync::spin;
 
@@ -18,29 +19,25 @@ const LEAST: u32 = 16;
 /// How long a process polls before it sleeps, in nanoseconds. Private to the process, and only a
 /// guess.
 #[derive(Debug)]
-pub struct Spin {
+pub(super) struct Spin {
     most: u32,
     now: AtomicU32,
 }
 
 impl Spin {
     /// Polls for at most this many nanoseconds; with 0 it never polls.
-    pub fn new(most: u32) -> Self {
+    pub(super) fn new(most: u32) -> Self {
         let now = AtomicU32::new(most);
         Self { most, now }
     }
 
     /// Polls until `ready` returns true, or until the time to spin or `limit` is over; returns
     /// whether it is ready.
-    ///
-    /// # Errors
-    ///
-    /// Those of `ready`.
-    pub fn look<E>(
+    pub(super) fn look(
         &self,
         limit: Duration,
-        mut ready: impl FnMut() -> Result<bool, E>,
-    ) -> Result<bool, E> {
+        ready: &impl Fn() -> Result<bool, Corrupt>,
+    ) -> Result<bool, Corrupt> {
         let now = self.now.load(Ordering::Relaxed);
         let time = Duration::from_nanos(now.into()).min(limit);
         if time.is_zero() {
@@ -63,7 +60,7 @@ impl Spin {
 
     /// Records that the thread slept for this time and was woken. Spins for longer from now on
     /// if that would have been better.
-    pub fn woken_after(&self, slept: Duration) {
+    pub(super) fn woken_after(&self, slept: Duration) {
         if slept < Duration::from_nanos(self.most.into()) * 2 {
             let now = self.now.load(Ordering::Relaxed);
             let more = now.saturating_mul(4).min(self.most);
@@ -75,22 +72,20 @@ impl Spin {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::cell::Cell;
-    use std::convert::Infallible;
 
     use super::*;
 
     const LONG: Duration = Duration::from_secs(60);
-    const NOT_YET: Result<bool, Infallible> = Ok(false);
 
     #[test]
     fn without_time_to_spin_it_does_not_poll() {
         let looked = Cell::new(false);
         let ready = || {
             looked.set(true);
-            Ok::<_, Infallible>(true)
+            Ok(true)
         };
-        assert_eq!(Spin::new(0).look(LONG, ready), Ok(false));
-        assert_eq!(Spin::new(1000).look(Duration::ZERO, ready), Ok(false));
+        assert_eq!(Spin::new(0).look(LONG, &ready), Ok(false));
+        assert_eq!(Spin::new(1000).look(Duration::ZERO, &ready), Ok(false));
         assert!(!looked.get());
     }
 
@@ -99,10 +94,10 @@ mod tests {
         // Long enough that a poll happens before its end, whatever else runs on the machine.
         let spin = Spin::new(16_000_000);
         for left in [8, 4, 2, 1, 1] {
-            assert_eq!(spin.look(LONG, || NOT_YET), NOT_YET);
+            assert_eq!(spin.look(LONG, &|| Ok(false)), Ok(false));
             assert_eq!(spin.now.load(Ordering::Relaxed), left * 1_000_000);
         }
-        assert_eq!(spin.look(LONG, || Ok::<_, Infallible>(true)), Ok(true));
+        assert_eq!(spin.look(LONG, &|| Ok(true)), Ok(true));
         assert_eq!(spin.now.load(Ordering::Relaxed), 16_000_000);
     }
 
@@ -110,7 +105,7 @@ mod tests {
     fn the_time_grows_where_it_would_have_been_shorter_than_sleep() {
         let spin = Spin::new(1600);
         for _ in 0..5 {
-            assert_eq!(spin.look(LONG, || NOT_YET), NOT_YET);
+            assert_eq!(spin.look(LONG, &|| Ok(false)), Ok(false));
         }
         spin.woken_after(LONG);
         assert_eq!(spin.now.load(Ordering::Relaxed), 100);
@@ -119,7 +114,8 @@ mod tests {
     }
 
     #[test]
-    fn an_error_ends_it() {
-        assert_eq!(Spin::new(1600).look(LONG, || Err("damage")), Err("damage"));
+    fn damage_ends_it() {
+        let found = Spin::new(1600).look(LONG, &|| Err(Corrupt::FoundBefore));
+        assert_eq!(found, Err(Corrupt::FoundBefore));
     }
 }
