@@ -12,7 +12,7 @@ import ray
 
 from harness.contenders import by_job
 from harness.lines import Load, Shoal
-from harness.lines_in_job import ByChannel, OverLane, RayQueue
+from harness.lines_in_job import AsyncOverLane, ByChannel, OverLane, RayQueue
 from harness.processes import STAMPS
 from harness.ray_job import Job
 from harness.roles import Answer, Ask, Receive, ReceiveApart, Send, SendApart, time_of_all
@@ -153,6 +153,23 @@ def test_stream_in_batches(stream, name):
 def test_stream_in_large_batches(stream):
     """Calls between nodes take about as long for many items as for one: large batches pay off."""
     stream("64 B", LARGE_BATCH, over_lane=[Goal("≥ 50,000/s", cost=1e9 / 50_000)])
+
+
+@pytest.mark.parametrize("contender", [LANE, AsyncOverLane.name])
+def test_stream_without_waiting(measure, jobs):
+    """Put over the lane without waiting for the acknowledgements."""
+    load = SMALL["64 B"]
+    row = Row(
+        "64 B, stream over the lane", LANE,
+        {AsyncOverLane.name: [Goal("≥ 150,000/s", cost=1e9 / 150_000)]}, limit=LANE, load=load,
+        roles=lambda line: [Send(line, load), Receive(line, load)], read=time_of_all,
+        unit=Unit.per_second(), least=2_000, most=200_000,
+    )  # fmt: skip
+    openers = {
+        line.name: by_job(row, line.name, jobs["rust"], lambda n, line=line: line(load, n))
+        for line in (OverLane, AsyncOverLane)
+    }
+    measure(row, openers)
 
 
 @pytest.mark.parametrize("contender", FRESH)

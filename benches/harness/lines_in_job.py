@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from shoal import Channel
 __all__ = [
     "GROUP",
     "NAMES",
+    "AsyncOverLane",
     "ByChannel",
     "OverLane",
     "RayQueue",
@@ -26,6 +28,8 @@ GROUP = "pair"
 NAMES = ("there", "back")
 # The key of arrays, with room for a few; all other messages use the default key.
 ARRAYS = "arrays"
+# Number of works that a producer of asynchronous puts keeps.
+PENDING = 1_000
 # Seconds for which a batch call that Ray's queue refuses is repeated.
 PATIENCE = 60.0
 
@@ -90,6 +94,16 @@ class OverLane(ByChannel):
 
     name = "channel, SHOAL_TRANSPORT=lane"
     transport = "lane"
+
+
+class AsyncOverLane(OverLane):
+    """Same, with puts that the producer does not wait for; it keeps the newest of their works."""
+
+    name = "the same, async_op=True"
+
+    def putter(self):
+        put, works = self._channel().put, deque(maxlen=PENDING)
+        return lambda item: works.append(put(item, async_op=True))
 
 
 @cache

@@ -39,11 +39,30 @@ class Step(concurrent.futures.Future[Any]):
 
 
 class Asking(concurrent.futures.Future[Any]):
-    """A future of an operation that may already be done elsewhere: `cancel` only requests it.
+    """A future of an operation that may already be done elsewhere: `cancel` only requests it."""
+
+    def ask(self) -> None:
+        """Request the cancellation; subclasses do it.
+
+        They call `end` if it is certain at once that the operation is not done and never will be.
+        """
+        raise NotImplementedError
+
+    def cancel(self) -> bool:
+        """Request the cancellation; if this returns False, the result tells the outcome."""
+        self.ask()
+        return self.cancelled()
+
+    def end(self) -> None:
+        """Mark the operation as cancelled: it was not done and will not be."""
+        super().cancel()
+
+
+class AskingBy(Asking):
+    """An `Asking` that requests the cancellation by a function.
 
     Args:
-        ask: Requests the cancellation. Calls `end` if it is certain at once that the operation is
-            not done and never will be.
+        ask: As the method.
     """
 
     def __init__(self, ask: Callable[[], Any]) -> None:
@@ -51,14 +70,8 @@ class Asking(concurrent.futures.Future[Any]):
         self._ask = ask
         self.add_done_callback(_forget)
 
-    def cancel(self) -> bool:
-        """Request the cancellation; if this returns False, the result tells the outcome."""
+    def ask(self) -> None:
         self._ask()
-        return self.cancelled()
-
-    def end(self) -> None:
-        """Mark the operation as cancelled: it was not done and will not be."""
-        super().cancel()
 
     def forget(self) -> None:
         """Drop the callback `ask`, which may keep large objects alive."""
@@ -66,7 +79,7 @@ class Asking(concurrent.futures.Future[Any]):
 
 
 def _forget(ended: Future) -> None:
-    if isinstance(ended, Asking):
+    if isinstance(ended, AskingBy):
         ended.forget()
 
 

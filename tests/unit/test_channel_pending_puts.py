@@ -15,7 +15,7 @@ from shoal.errors import ShoalTimeoutError
 pytestmark = pytest.mark.nightly
 
 
-def too_late():
+def too_late(_seconds):
     return ShoalTimeoutError("TIMEOUT")
 
 
@@ -32,7 +32,7 @@ class FullQueue:
         self.taken = []
         self.asked = 0
         self.sequence = PutSequence(
-            self._many, self._one, _NeverCancelled, lambda error: error, self._look
+            self._many, self._one, _NeverCancelled, lambda error: error, self._look, too_late
         )
 
     def _look(self):
@@ -51,10 +51,7 @@ class FullQueue:
         self.taken.append(payload)
 
     def add(self, *puts):
-        return [
-            self.sequence.add(0, head, len(head), Deadline(seconds), too_late)
-            for head, seconds in puts
-        ]
+        return [self.sequence.add(0, head, len(head), Deadline(seconds)) for head, seconds in puts]
 
     def wait_until_asked(self, times):
         end = time.monotonic() + 5
@@ -156,7 +153,7 @@ def test_a_message_is_not_kept_until_its_deadline():
     message = Message(b"large")
     gone = threading.Event()
     weakref.finalize(message, gone.set)
-    queue.sequence.add(0, message, len(message), Deadline(3600), too_late).result(timeout=5)
+    queue.sequence.add(0, message, len(message), Deadline(3600)).result(timeout=5)
     queue.taken.clear()
     del message
     end = time.monotonic() + 5

@@ -6,18 +6,19 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import math
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
+from concurrent.futures import InvalidStateError
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from shoal.deadline import Deadline
 from shoal.errors import ChannelDecodeError
 from shoal.fork import reset_in_child
-from shoal.futures import Asking, fail, fulfil, start
+from shoal.futures import Asking, fail, start
 from shoal.loop import submit
 from shoal.queues.protocol import ActorLostError, ActorSilentError, Future
 from shoal.queues.wait import named
@@ -43,32 +44,43 @@ class Cancel(Protocol):
 PutMany = Callable[[list[tuple[int, Any]]], int]
 
 
-@dataclass(eq=False, slots=True)
-class _Put:
-    weight: int
-    payload: Any
-    size: int
-    deadline: Deadline
-    too_late: Callable[[], BaseException]
-    future: Asking = field(init=False)
-    # The lock of its sequence guards these three fields.
-    sent: bool = False
-    unwanted: bool = False
-    stop: Callable[[], Any] | None = None
+class _Put(Asking):
+    """A put of a sequence, and the future of it: thousands may wait, so it is one object."""
+
+    def __init__(
+        self,
+        weight: int,
+        payload: Any,
+        size: int,
+        deadline: Deadline,
+        ask: "Callable[[_Put], None]",
+    ) -> None:
+        super().__init__()
+        self.weight, self.payload, self.size, self.deadline = weight, payload, size, deadline
+        self._ask = ask
+        # The lock of its sequence guards these three fields.
+        self.sent = False
+        self.unwanted = False
+        self.stop: Callable[[], Any] | None = None
+
+    def ask(self) -> None:
+        self._ask(self)
+
+    def succeed(self) -> None:
+        """End it: the message is in the queue."""
+        self.payload = None
+        # It has failed, if an actor that had not answered did so later.
+        with contextlib.suppress(InvalidStateError):
+            self.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        """End it with an error, unless it has ended."""
+        self.payload = None
+        fail(self, named(error))
 
     def end(self) -> None:
-        fulfil(self.future, _nothing)
-
-    def expire(self) -> None:
-        fail(self.future, named(self.too_late()))
-
-    def drop(self) -> None:
-        """Mark it as cancelled: the message is not in the queue."""
-        self.future.end()
-
-
-def _nothing() -> None:
-    """Return the result of a put."""
+        self.payload = None
+        super().end()
 
 
 class PutSequence:
@@ -88,6 +100,7 @@ class PutSequence:
         new_cancel: Makes the `Cancel` of a put.
         translate: Turns an error into the one that callers see.
         look: Raises `ActorSilentError` if the actor does not answer at all.
+        too_late: Makes the error of a put that found no room before its deadline, from the timeout.
     """
 
     def __init__(
@@ -97,7 +110,9 @@ class PutSequence:
         new_cancel: Callable[[], Cancel],
         translate: Callable[[BaseException], BaseException],
         look: Callable[[], None],
+        too_late: Callable[[float], BaseException],
     ) -> None:
+        self._too_late = too_late
         self._put_many = put_many
         self._put_one = put_one
         self._new_cancel = new_cancel
@@ -114,14 +129,7 @@ class PutSequence:
         """Whether puts are still under way."""
         return self._running
 
-    def add(
-        self,
-        weight: int,
-        payload: Any,
-        size: int,
-        deadline: Deadline,
-        too_late: Callable[[], BaseException],
-    ) -> Future:
+    def add(self, weight: int, payload: Any, size: int, deadline: Deadline) -> Future:
         """Put a message after all messages that were added before.
 
         Args:
@@ -129,10 +137,8 @@ class PutSequence:
             payload: The message.
             size: Its size in bytes.
             deadline: The deadline of the wait for room.
-            too_late: Makes the error for a put that found no room before its deadline.
         """
-        put = _Put(weight, payload, size, deadline, too_late)
-        put.future = Asking(partial(self._ask, put))
+        put = _Put(weight, payload, size, deadline, self._ask)
         with self._lock:
             self._waiting.append(put)
             start, self._running = not self._running, True
@@ -142,8 +148,8 @@ class PutSequence:
             # A put may expire while an earlier put with a later deadline is still waiting.
             timer = submit(self._time_out(put))
             # The timer refers to the message, so it must not outlive the put by hours.
-            put.future.add_done_callback(lambda _: timer.cancel())
-        return put.future
+            put.add_done_callback(lambda _: timer.cancel())
+        return put
 
     def _ask(self, put: _Put) -> None:
         """Cancel a put that was not sent; tell one that was sent to stop waiting."""
@@ -151,7 +157,7 @@ class PutSequence:
             put.unwanted = True
             sent, stop = put.sent, put.stop
         if not sent:
-            put.drop()
+            put.end()
         elif stop is not None:
             stop()
 
@@ -164,7 +170,7 @@ class PutSequence:
         try:
             await result_from_thread(self._look)
         except ActorSilentError as error:
-            fail(put.future, named(self._translate(error)))
+            put.fail(self._translate(error))
         except ActorLostError:
             pass  # the call itself fails with the same error
 
@@ -173,7 +179,10 @@ class PutSequence:
             if put not in self._waiting:
                 return
             self._waiting.remove(put)
-        put.expire()
+        self._expire(put)
+
+    def _expire(self, put: _Put) -> None:
+        put.fail(self._too_late(put.deadline.timeout))
 
     def _pump(self) -> None:
         """Put the messages, in their order, until none is left."""
@@ -200,7 +209,7 @@ class PutSequence:
                         self._most = max(self._most, 2)
             except Exception as error:  # noqa: BLE001  (an error is the result of these puts)
                 for put in batch:
-                    fail(put.future, named(self._translate(error)))
+                    put.fail(self._translate(error))
 
     def _next_batch(self) -> list[_Put]:
         batch: list[_Put] = []
@@ -209,7 +218,7 @@ class PutSequence:
         with self._lock:
             while self._waiting and len(batch) < min(self._most, _MOST_MESSAGES):
                 put = self._waiting[0]
-                if put.unwanted or put.future.done():
+                if put.unwanted or put.done():
                     self._waiting.popleft()
                     continue
                 if put.deadline.expired and put.deadline.timeout > 0:
@@ -224,7 +233,7 @@ class PutSequence:
                 put.sent = True
             self._running = bool(batch)
         for put in overdue:
-            put.expire()
+            self._expire(put)
         return batch
 
     def _put_back(self, puts: list[_Put]) -> None:
@@ -235,7 +244,7 @@ class PutSequence:
             unwanted = [put for put in puts if put.unwanted]
             self._waiting.extendleft(put for put in reversed(puts) if not put.unwanted)
         for put in unwanted:
-            put.drop()
+            put.end()
 
     def _put_together(self, batch: list[_Put]) -> int:
         self._together = batch
@@ -244,22 +253,22 @@ class PutSequence:
         finally:
             self._together = []
         for put in batch[:accepted]:
-            put.end()
+            put.succeed()
         return accepted
 
     def _put_alone(self, put: _Put) -> None:
         cancel = self._new_cancel()
         with self._lock:
             put.stop = cancel.cancel
-            unwanted = put.unwanted or put.future.done()
+            unwanted = put.unwanted or put.done()
         if unwanted:
             cancel.cancel()  # before it starts
         try:
             self._put_one(put.payload, put.weight, put.deadline, cancel)
         except concurrent.futures.CancelledError:
-            put.drop()
-        else:
             put.end()
+        else:
+            put.succeed()
 
 
 @dataclass

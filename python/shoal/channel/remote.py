@@ -97,10 +97,9 @@ class RemoteQueues:
     def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
         """Start a put, to happen after the puts that this process started before."""
         parcel = Parcel.of(item)
-        too_late = partial(timeout_error, "put", self._shown(key), deadline.timeout, None)
 
         def add(sequence: PutSequence) -> Future:
-            return sequence.add(weight, parcel, parcel.nbytes, deadline, too_late)
+            return sequence.add(weight, parcel, parcel.nbytes, deadline)
 
         return self._pending.add_put(key, lambda: self._sequence(key), add)
 
@@ -116,8 +115,15 @@ class RemoteQueues:
             return lane.put_now(key, parcels, weights)
 
         put_one = partial(lane.put_unless_cancelled, key)
-        calls = self._calls
-        return PutSequence(put_many, put_one, lane.new_cancel, calls.translate, calls.look)
+        calls, shown = self._calls, self._shown(key)
+        return PutSequence(
+            put_many,
+            put_one,
+            lane.new_cancel,
+            calls.translate,
+            calls.look,
+            lambda seconds: timeout_error("put", shown, seconds, None),
+        )
 
     def _find_lane(self, deadline: Deadline | None) -> LaneAddress:
         """Ask the actor where its process is reached; wait while it starts again.

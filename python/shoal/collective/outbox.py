@@ -25,7 +25,7 @@ from shoal.errors import (
     ShoalError,
     ShoalTimeoutError,
 )
-from shoal.futures import Asking, fail, fulfil
+from shoal.futures import AskingBy, fail, fulfil
 from shoal.manager import WorkerInfo
 from shoal.pickling import dumps
 from shoal.queues.protocol import Future
@@ -66,7 +66,7 @@ class _Sending:
         self.message = message
         self.deadline = deadline
         self._translate = translate
-        self.future = Asking(self._cancel)
+        self.future = AskingBy(self._cancel)
         self._inner: Future | None = None
         self._error: BaseException | None = None
         self._unwanted = False

@@ -9,7 +9,7 @@ from typing import Any
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelClosed, ChannelError, ChannelFull, ShoalError
-from shoal.futures import Asking, done, ends_in_time, fail, fulfil
+from shoal.futures import Asking, AskingBy, done, ends_in_time, fail, fulfil
 from shoal.queues.order import Pending
 from shoal.queues.protocol import Future, Taken, Want, set_done
 from shoal.queues.settings import ChannelSettings
@@ -210,7 +210,7 @@ def work_of(
 
 def _put(future: "concurrent.futures.Future[Any]") -> Asking:
     """Return a future that follows a put; only the put knows whether it can still be cancelled."""
-    outer = Asking(future.cancel)
+    outer = AskingBy(future.cancel)
 
     def move(inner: "concurrent.futures.Future[Any]") -> None:
         if inner.cancelled():
