@@ -160,9 +160,9 @@ def test_stream_without_waiting(measure, jobs):
     """Put over the lane without waiting for the acknowledgements."""
     load = SMALL["64 B"]
     row = Row(
-        "64 B, stream over the lane", LANE,
+        f"64 B, stream over the lane, taken by {BATCH}", LANE,
         {AsyncOverLane.name: [Goal("≥ 150,000/s", cost=1e9 / 150_000)]}, limit=LANE, load=load,
-        roles=lambda line: [Send(line, load), Receive(line, load)], read=time_of_all,
+        roles=lambda line: [Send(line, load), Receive(line, load, BATCH)], read=time_of_all,
         unit=Unit.per_second(), least=2_000, most=200_000,
     )  # fmt: skip
     openers = {
