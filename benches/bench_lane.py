@@ -6,19 +6,15 @@ another network namespace, connected by a veth, if root can make these here. Oth
 is the loopback of the machine. Each row says which.
 """
 
-from contextlib import ExitStack
-from subprocess import CalledProcessError
-
 import pytest
 
 from harness.contenders import by_crew
 from harness.lines import Load
-from harness.lines_tcp import BareTcp, Echo, Lane, LaneGets, Network, Zmq
+from harness.lines_tcp import BareTcp, Echo, Lane, LaneGets, Zmq
 from harness.processes import STAMPS
 from harness.roles import Receive, ReceiveApart, Send, SendApart, time_of_all
 from harness.roles_cost import SIDES, CpuTime, SendAfterPause, Share, fairness, time_of_shares
 from harness.row import Goal, Row, Unit
-from support.machines import connected
 
 MIB, GIB = 2**20, 2**30
 # Nanoseconds between the arrival of a message and the next put: the receiver falls asleep.
@@ -45,18 +41,6 @@ both = pytest.mark.parametrize("far", LANES)
 
 def contenders(*kinds):
     return pytest.mark.parametrize("contender", [kind.name for kind in kinds])
-
-
-@pytest.fixture(scope="module")
-def network():
-    """Two network namespaces, if root can make and connect them here; otherwise the loopback."""
-    with ExitStack() as stack:
-        try:
-            owner, user = stack.enter_context(connected("owner", "user"))
-            made = Network("veth", owner.address, (owner.pid, user.pid))
-        except (pytest.skip.Exception, AssertionError, CalledProcessError):
-            made = Network()
-        yield made
 
 
 @pytest.fixture

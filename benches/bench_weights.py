@@ -15,7 +15,8 @@ import pytest
 
 from harness.contenders import by_crew, by_function, by_limit
 from harness.lines import Load
-from harness.lines_weights import Notices, Open, Versions, store_in
+from harness.lines_tcp import BareTcp
+from harness.lines_weights import Followed, Notices, Open, Versions, store_in
 from harness.processes import STAMPS
 from harness.roles import ReceiveApart, SendApart
 from harness.row import Goal, Limit, Row
@@ -149,6 +150,19 @@ def test_one_way(measure, kind):
         most=STAMPS,
     )
     measure(row, {FUTEX.name: by_limit(FUTEX), SHOAL: by_crew(row, kind)})
+
+
+@pytest.mark.parametrize("contender", [BareTcp.name, Followed.name])
+def test_another_node(measure, network):
+    """Publish a version and have it on another node: a copy, the way, and another copy."""
+    load = Load("array", 256 * MIB, depth=4)
+    row = Row(
+        f"256 MiB from the publish to a reader over {network.name}", BareTcp.name,
+        {Followed.name: [Goal(f"≤ 1.25 of {BareTcp.name}", times=1.25)]}, limit=BareTcp.name,
+        load=load, roles=lambda line: [SendApart(line, load, ASLEEP), ReceiveApart(line, load)],
+        least=3, most=20,
+    )  # fmt: skip
+    measure(row, {kind.name: by_crew(row, kind, network=network) for kind in (BareTcp, Followed)})
 
 
 @pytest.mark.parametrize("contender", [SHOAL])

@@ -3,15 +3,19 @@
 import os
 import tempfile
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
+from subprocess import CalledProcessError
 
 import pytest
 
 import shoal
+from harness.lines_tcp import Network
 from harness.processes import cores
 from harness.report import Measure, replay_clock
 from harness.table import Tables
 from shoal import _backend
+from support.machines import connected
 
 TABLES = pytest.StashKey[Tables]()
 
@@ -78,3 +82,15 @@ def cluster():
         )
         with shoal.Cluster(num_nodes=1, timeout=120) as made:
             yield made
+
+
+@pytest.fixture(scope="module")
+def network():
+    """Two network namespaces, if root can make and connect them here; otherwise the loopback."""
+    with ExitStack() as stack:
+        try:
+            owner, user = stack.enter_context(connected("owner", "user"))
+            made = Network("veth", owner.address, (owner.pid, user.pid))
+        except (pytest.skip.Exception, AssertionError, CalledProcessError):
+            made = Network()
+        yield made

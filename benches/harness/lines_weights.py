@@ -4,22 +4,31 @@ import itertools
 import os
 import shutil
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from harness.lines import Line, Load
+from harness.lines_tcp import USER, Lane, Network
 from harness.processes import Board, Round
+from shoal import _backend, shm
 from shoal.deadline import Deadline, LongWait
+from shoal.queues.shared import SessionQueues
+from shoal.shm.keys import canonical
+from shoal.weights.actor import OwnQueues, WeightsSettings
+from shoal.weights.following import follow, serve
 from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
 from shoal.weights.version import Version
 
-__all__ = ["Notices", "Open", "Versions", "store_in"]
+__all__ = ["Followed", "Notices", "Open", "Versions", "store_in"]
 
 MIB = 2**20
+SETTINGS = WeightsSettings("weights/bench", maxsize=4)
 
 
 def store_in(folder: str) -> Store:
@@ -55,6 +64,67 @@ class Versions(Line):
 
     def close(self):
         shutil.rmtree(self._folder)
+
+
+class Followed(Lane):
+    """Weights of another node as a line: the receiver's process follows that of the sender."""
+
+    name = "Weights of another node"
+
+    def __init__(self, load: Load, network: Network) -> None:
+        super().__init__(load, network)
+        self._folders = [tempfile.mkdtemp(prefix="shoal-bench-", dir="/dev/shm") for _ in "ab"]
+        for folder in self._folders:
+            store_in(folder)
+
+    def __getstate__(self):
+        return super().__getstate__() | {"_folders": self._folders}
+
+    def putter(self):
+        session, store = shm.Session.attach(self._token), store_in(self._folders[0])
+        own = OwnQueues(SessionQueues(SETTINGS, session))
+        threading.Thread(target=serve, args=(store, own), daemon=True).start()
+
+        def put(message) -> None:
+            # The hashes are compared on arrival; bare TCP has none.
+            store.publish(StateLayout({"a": message}), None, Deadline(60), checksum=False)
+
+        return put
+
+    def getter(self):
+        store, least = store_in(self._folders[1]), 1
+        store.follows = True
+        threading.Thread(target=follow, args=(store, self, "bench"), daemon=True).start()
+
+        def get():
+            nonlocal least
+            snapshot = store.latest(least, "a version", Deadline(60))
+            least = snapshot.version.packed() + 1
+            return snapshot["a"]
+
+        return get
+
+    # The queues of the sender's node, as its followers use them.
+
+    @cached_property
+    def _client(self):
+        self._network.enter(USER)
+        return _backend.LaneClient(*self._where)
+
+    def _queue(self, key: str):
+        return _backend.LaneQueue(self._client, canonical(key), SETTINGS.maxsize)
+
+    def put(self, key: str, item, weight: int, deadline: Deadline) -> None:
+        self._queue(key).put(item, weight, deadline.remaining)
+
+    def take(self, key: str, want, deadline: Deadline):
+        del want
+        return self._queue(key).get(deadline.remaining)
+
+    def close(self):
+        super().close()
+        for folder in self._folders:
+            shutil.rmtree(folder)
 
 
 class Notices(Versions):
