@@ -30,7 +30,8 @@ READERS = 4
 # Nanoseconds between the arrival of a version and the next: the reader falls asleep.
 ASLEEP = 300_000
 RAW, SHOAL, SAVE, LOCKED = "one raw copy", Versions.name, "torch.save", "dict behind a lock"
-BARE = f"{SHOAL}, without hashes"
+BARE, DELTA = f"{SHOAL}, without hashes", f"{SHOAL}, a delta of 1 %"
+PUT = "ray.put of arrays"
 FUTEX = Limit("raw futex", "futex")
 SMALL = Load("bytes")
 
@@ -72,6 +73,28 @@ def publish(stack: ExitStack, state, *, checksum=True):
     return lambda: store.publish(StateLayout(state), None, Deadline(60), checksum=checksum)
 
 
+def publish_a_hundredth(stack: ExitStack, state):
+    """Return a function that writes to one tensor of 100 and publishes the state as a delta."""
+    import torch
+
+    store = store_in(folder_in(stack))
+    state = {str(number): torch.zeros(SIZE // 100 // 4) for number in range(100)}
+
+    def publish() -> None:
+        state["50"].fill_(1.0)
+        store.publish(StateLayout(state), None, Deadline(60), delta="counters")
+
+    return publish
+
+
+def put_in_ray(_stack: ExitStack, state):
+    """Return a function that puts the arrays of a state into Ray's object store, and drops them."""
+    import ray
+
+    arrays = {name: tensor.numpy() for name, tensor in state.items()}
+    return lambda: ray.put(arrays)
+
+
 def save(stack: ExitStack, state):
     import torch
 
@@ -79,14 +102,15 @@ def save(stack: ExitStack, state):
     return lambda: torch.save(state, path)
 
 
-@pytest.mark.parametrize("contender", [RAW, SHOAL, BARE, SAVE])
-def test_publish(measure, state):
+@pytest.mark.parametrize("contender", [RAW, SHOAL, BARE, DELTA, PUT, SAVE])
+def test_publish(measure, state, cluster):
     row = Row(
         "a state of 1 GiB, warm",
         RAW,
         {
             SHOAL: [Goal(f"≤ 1.3 of {RAW}", times_reference=1.3)],
             BARE: [Goal(f"≤ 1.15 of {RAW}", times_reference=1.15)],
+            DELTA: [Goal(f"≤ 0.03 of {RAW}", times_reference=0.03)],
         },
         processes=1,
     )
@@ -100,8 +124,15 @@ def test_publish(measure, state):
 
         return open_
 
-    bare = partial(publish, checksum=False)
-    measure(row, {RAW: warm(raw_copy), SHOAL: warm(publish), BARE: warm(bare), SAVE: warm(save)})
+    makers = {
+        RAW: raw_copy,
+        SHOAL: publish,
+        BARE: partial(publish, checksum=False),
+        DELTA: publish_a_hundredth,
+        PUT: put_in_ray,
+        SAVE: save,
+    }
+    measure(row, {name: warm(make) for name, make in makers.items()})
 
 
 @pytest.mark.parametrize("contender", [LOCKED, SHOAL])

@@ -94,7 +94,7 @@ class Followed(Lane):
     def getter(self):
         store, least = store_in(self._folders[1]), 1
         store.follows = True
-        threading.Thread(target=follow, args=(store, self, "bench"), daemon=True).start()
+        threading.Thread(target=follow, args=(store, [self], "bench"), daemon=True).start()
 
         def get():
             nonlocal least

@@ -11,7 +11,7 @@ from shoal.queues.shared import SessionQueues
 from shoal.shm import Session
 from shoal.weights import Version, following
 from shoal.weights.actor import OwnQueues, WeightsSettings
-from shoal.weights.following import ASKS, follow, serve
+from shoal.weights.following import ASKS, follow, serve, source_of
 from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
 from shoal.weights.transfer import Head
@@ -47,27 +47,35 @@ class Counted:
 
 
 class Nodes:
-    """The folders of two nodes; the second one follows the first."""
+    """The folders of nodes; the second one follows the first, until further ones follow these."""
 
     def __init__(self, place):
-        self.session = Session.create(dir=place, max_bytes=2**28, backlog=16)
-        settings = WeightsSettings("weights/policy", maxsize=4)
-        own = OwnQueues(SessionQueues(settings, self.session))
-        self.queues = Counted(own)
-        stores = []
-        for name in ("home", "away"):
-            folder = Path(place) / name
-            folder.mkdir()
-            Store.create(str(folder), 2, None)
-            stores.append(Store(str(folder), "the weights 'policy'"))
-        self.home, self.away = stores
-        self.away.follows = True
-        self._threads = [
-            threading.Thread(target=serve, args=(self.home, own)),
-            threading.Thread(target=follow, args=(self.away, self.queues, "to 1")),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._place, self._sessions, self._threads, self._stores = place, [], [], []
+        self.home, self._own = self.add("home", follows=False)
+        self.queues = Counted(self._own)
+        self.away, self.queues_away = self.add("away")
+        self.follow(self.away, self.queues)
+
+    def add(self, name, *, follows=True):
+        """Return the folder of a further node, and the queues by which others follow it."""
+        session = Session.create(dir=self._place, max_bytes=2**28, backlog=16)
+        self._sessions.append(session)
+        folder = Path(self._place) / name
+        folder.mkdir()
+        Store.create(str(folder), 2, None)
+        store = Store(str(folder), "the weights 'policy'")
+        store.follows = follows
+        self._stores.append(store)
+        queues = OwnQueues(SessionQueues(WeightsSettings("weights/policy", maxsize=4), session))
+        self._start(serve, store, queues)
+        return store, queues
+
+    def follow(self, store, *sources, always=False):
+        self._start(follow, store, sources, f"to {store.folder.name}", always=always)
+
+    def _start(self, target, *args, **options):
+        self._threads.append(threading.Thread(target=target, args=args, kwargs=options))
+        self._threads[-1].start()
 
     def publish(self, state):
         return self.home.publish(StateLayout(state), None, Deadline(DEADLINE_S))
@@ -76,16 +84,18 @@ class Nodes:
         return self.away.latest(least, "a version", Deadline(timeout))
 
     def close(self):
-        for store in (self.home, self.away):
+        for store in self._stores:
             store.forget()
             for path in store.folder.iterdir():
                 path.unlink()
             store.folder.rmdir()
-        self.session.close_queues()
+        for session in self._sessions:
+            session.close_queues()
         for thread in self._threads:
             thread.join(DEADLINE_S)
             assert not thread.is_alive()
-        self.session.close()
+        for session in self._sessions:
+            session.close()
 
 
 @pytest.fixture
@@ -95,6 +105,10 @@ def nodes(place, monkeypatch):
     made = Nodes(place)
     yield made
     made.close()
+
+
+def read(store, least=1):
+    return store.latest(least, "a version", Deadline(DEADLINE_S))
 
 
 def test_a_version_comes_once_for_all_readers_of_a_node(nodes):
@@ -194,7 +208,7 @@ def test_an_error_of_the_home_is_told_and_tried_again(nodes, monkeypatch, caplog
     monkeypatch.setattr(nodes.home, "latest", fails)
     nodes.publish({"a": 1})
     assert nodes.read()["a"] == 1
-    assert "the node of the publisher: WeightsMemoryError: no room to map it" in caplog.text
+    assert "the node that it follows: WeightsMemoryError: no room to map it" in caplog.text
 
 
 def test_a_home_that_lost_its_memory_publishes_newer_versions(nodes):
@@ -233,3 +247,82 @@ def test_without_the_home_a_reader_has_the_version_that_is_there(nodes):
     assert nodes.read()["a"] in {1, 2}
     nodes.queues.broken = False
     until(lambda: nodes.read()["a"] == 2)
+
+
+# Many nodes.
+
+
+def test_at_most_three_nodes_follow_one():
+    assert [source_of(index, 0, 8) for index in range(1, 8)] == [0, 0, 0, 1, 1, 1, 2]
+    assert [source_of(index, 6, 8) for index in (7, 0, 1, 2, 3, 4, 5)] == [6, 6, 6, 7, 7, 7, 0]
+
+
+def test_a_node_that_follows_a_follower_gets_each_version(nodes):
+    far, _ = nodes.add("far")
+    nodes.follow(far, nodes.queues_away)
+    least = 1
+    for number in range(1, 10):
+        version = nodes.publish({"number": number, "large": torch.full((MIB,), float(number))})
+        snapshot = read(far, least)
+        snapshot.verify()
+        assert (snapshot.version, snapshot["number"]) == (version, number)
+        least = version.packed() + 1
+    assert nodes.queues.heads == [Version(1, number) for number in range(1, 10)]
+
+
+def test_a_version_on_its_way_to_a_follower_is_announced_to_those_that_follow_it(nodes):
+    middle, queues = nodes.add("middle")  # it follows nothing by itself
+    far, _ = nodes.add("far")
+    nodes.follow(far, queues)
+    middle.control.is_following = True
+    middle.publish(StateLayout({"a": 1}), None, Deadline(DEADLINE_S))
+    assert read(far)["a"] == 1
+    middle.control.announce(Version(1, 2).packed())
+    found = []
+    reader = threading.Thread(
+        target=lambda: found.append(far.latest(1, "one", Deadline(DEADLINE_S)))
+    )
+    until(lambda: far.newest() == Version(1, 2))
+    reader.start()
+    middle.publish(StateLayout({"a": 2}), None, Deadline(DEADLINE_S))
+    reader.join(DEADLINE_S)
+    assert [snapshot["a"] for snapshot in found] == [2]
+
+
+def test_a_node_whose_source_is_lost_follows_the_home(nodes, caplog):
+    far, _ = nodes.add("far")
+    lost = Counted(nodes.queues_away)
+    lost.broken = True
+    nodes.follow(far, lost, nodes.queues)
+    nodes.publish({"a": 1})
+    assert read(far)["a"] == 1
+    assert "the home is gone" in caplog.text
+
+
+def test_a_node_whose_source_does_not_reach_the_home_follows_the_home(nodes, caplog):
+    far, _ = nodes.add("far")
+    nodes.queues.broken = True  # for the node between
+    nodes.follow(far, nodes.queues_away, Counted(nodes._own))
+    nodes.publish({"a": 1})
+    assert read(far)["a"] == 1
+    assert "it does not reach the node of the publisher" in caplog.text
+
+
+def test_a_home_that_lost_its_memory_hears_of_versions_that_only_the_last_node_has(nodes):
+    far, _ = nodes.add("far")
+    nodes.follow(far, nodes.queues_away)
+    far.publish(StateLayout({"a": 1}), None, Deadline(DEADLINE_S))
+    far.epoch = None
+    far.publish(StateLayout({"a": 1}), None, Deadline(DEADLINE_S))
+    assert read(far).version == Version(2, 1)
+    until(lambda: nodes.home.control.least_epoch == 2)
+    assert nodes.publish({"a": 3}) == Version(3, 1)
+    assert read(far, Version(3, 1).packed())["a"] == 3
+
+
+def test_pushed_versions_come_to_a_node_without_readers(nodes):
+    far, _ = nodes.add("far")
+    nodes.follow(far, nodes.queues_away, always=True)
+    for number in range(1, 4):
+        version = nodes.publish({"number": number})
+        until(lambda version=version: far.control.newest == version)

@@ -13,7 +13,7 @@ from shoal.manager.base import required_namespace
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import SessionQueues
 from shoal.shm import Queue
-from shoal.weights.following import follow, serve
+from shoal.weights.following import follow, serve, source_of
 from shoal.weights.store import Store
 
 __all__ = ["PREFIX", "WeightsSettings", "WeightsWorker"]
@@ -33,15 +33,17 @@ class WeightsSettings(ChannelSettings):
         keep: Number of versions that stay.
         version_bytes: Maximum bytes of all versions; None for no bound.
         home: The index of the actor on whose node versions are published.
+        push: Whether each version is sent to all nodes at once, not only to those with readers.
     """
 
     keep: int = 2
     version_bytes: int | None = None
     home: int = 0
+    push: bool = False
 
     def differing(self, wanted: ChannelSettings) -> list[str]:
         """Describe each argument that differs from those of wanted weights."""
-        pairs = {"keep": "keep", "version_bytes": "max_bytes"}
+        pairs = {"keep": "keep", "version_bytes": "max_bytes", "push": "push"}
         return [
             f"{shown}={getattr(self, name)!r} (asked for: {getattr(wanted, name, None)!r})"
             for name, shown in pairs.items()
@@ -65,18 +67,23 @@ class WeightsWorker(ChannelWorker):
         shown = settings.name.removeprefix(PREFIX)
         self._store = Store.of(self._session.token, f"the weights {shown!r}", lambda: None)
         if settings.num_actors > 1:
-            self._home = settings.home
+            self._home, self._push = settings.home, settings.push
             self._index = int(name.rpartition(":")[2])
-            target = self._serve if self._index == self._home else self._follow
-            threading.Thread(target=target, name="shoal-weights", daemon=True).start()
+            self._store.follows = self._index != self._home
+            for target in (self._serve, *([self._follow] if self._store.follows else [])):
+                threading.Thread(target=target, name="shoal-weights", daemon=True).start()
 
     def _serve(self) -> None:
         queues = SessionQueues(self._settings, self._session)
         serve(self._store, OwnQueues(queues))
 
     def _follow(self) -> None:
-        home = RemoteQueues(self._settings, required_namespace(), self._home)
-        follow(self._store, home, f"to {self._index}")
+        source = source_of(self._index, self._home, self._settings.num_actors)
+        sources = [
+            RemoteQueues(self._settings, required_namespace(), index)
+            for index in dict.fromkeys((source, self._home))
+        ]
+        follow(self._store, sources, f"to {self._index}", always=self._push)
 
     async def close_weights(self, reason: str) -> None:
         """End all waits on this node."""

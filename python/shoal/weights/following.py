@@ -1,10 +1,12 @@
 """How versions come to the nodes on which they are read but not published.
 
 The node of the publisher is the *home*. On each other node the actor of the weights follows it, as
-long as there are readers: it asks the home for the version after its own, and publishes what arrives
-in the folder of its node, where all readers find it. So a version is sent once to each node.
+long as there are readers, or always if versions are pushed: it asks the home for the version after its
+own, and publishes what arrives in the folder of its node, where all readers find it. So a version is
+sent once to each node. If there are many nodes, a node follows one that follows the home (`source_of`),
+whose answers are the same.
 
-    reader              control page of its node       follower (actor)                home (actor)
+    reader              control page of its node       follower (actor)              source (actor)
     latest()  --------> "wanted"  ------------------> Ask(after, held, at once)  ---> nothing newer
               <-------- "following"  <---------------  <-----------------------------
                                                        Ask(after, held, seconds) ---> waits
@@ -15,11 +17,12 @@ Questions and answers are items of the channel of the weights: over a lane, stra
 """
 
 import contextlib
+import itertools
 import logging
 import math
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -40,15 +43,18 @@ from shoal.weights.store import Store
 from shoal.weights.transfer import Head, StaleBaseError, digests_held, receive, send
 from shoal.weights.version import Version
 
-__all__ = ["ASKS", "Ask", "HomeQueues", "follow", "serve"]
+__all__ = ["ASKS", "Ask", "SourceQueues", "follow", "serve", "source_of"]
 
 _log = logging.getLogger("shoal")
 
 ASKS = "asks"
 """The key of the questions."""
 
+_FOLLOWERS = 3
+"""Maximum number of nodes that follow one node."""
+
 _PATIENCE_S = 10.0
-"""Seconds for which a home looks for a newer version before it says that there is none."""
+"""Seconds for which a source looks for a newer version before it says that there is none."""
 
 _KEPT_S = 20.0
 """Seconds without a reader after which a node follows no more."""
@@ -56,8 +62,11 @@ _KEPT_S = 20.0
 _ANSWER_S = 30.0
 """Seconds beyond these within which an answer, or the next message of one, has to come."""
 
+_COMING_S = 5.0
+"""Seconds between two messages which say that a version is on its way to the source itself."""
+
 _PAUSE_S = 1.0
-"""Seconds between two attempts to reach the home."""
+"""Seconds between two attempts to reach the source."""
 
 
 class Ask(NamedTuple):
@@ -67,15 +76,23 @@ class Ask(NamedTuple):
         to: The key of the answers.
         number: Counts the questions, so that the rest of an old answer is not taken for a new one.
         after: The version, as `Version.packed` returns it; 0 for any.
+        epoch: An epoch that this node, or one that follows it, has seen.
         held: The digests of blocks that need not be sent.
-        seconds: How long the home may wait for one.
+        seconds: How long the source may wait for one.
     """
 
     to: str
     number: int
     after: int
+    epoch: int
     held: frozenset[bytes]
     seconds: float
+
+
+class Coming(NamedTuple):
+    """The begin of an answer: a version is on its way to the source; more follows."""
+
+    packed: int
 
 
 class Closed(NamedTuple):
@@ -85,13 +102,13 @@ class Closed(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """An answer: the home could not send a version, for a reason; ask again."""
+    """An answer: the source could not send a version, for a reason; ask again, or another one."""
 
     reason: str
 
 
-class HomeQueues(Protocol):
-    """The queues of the home: of its session, or those of another node over the lane."""
+class SourceQueues(Protocol):
+    """The queues of a source: of its session, or those of another node over the lane."""
 
     def put(self, key: str, item: Any, weight: int, deadline: Deadline | None) -> None:
         """Put an item."""
@@ -100,11 +117,23 @@ class HomeQueues(Protocol):
         """Take an item."""
 
 
-def serve(store: Store, queues: HomeQueues) -> None:
-    """Answer the questions of followers until the weights have gone; at the home.
+def source_of(index: int, home: int, nodes: int) -> int:
+    """Return which node a node follows: the home, or one that is nearer to it in a tree.
 
     Args:
-        store: The folder of the home.
+        index: The node.
+        home: The home.
+        nodes: Number of nodes.
+    """
+    place = (index - home) % nodes
+    return (home + (place - 1) // _FOLLOWERS) % nodes
+
+
+def serve(store: Store, queues: SourceQueues) -> None:
+    """Answer the questions of followers until the weights have gone.
+
+    Args:
+        store: The folder of this node.
         queues: The queues of its session.
     """
     while store.control.is_there():
@@ -121,7 +150,7 @@ def serve(store: Store, queues: HomeQueues) -> None:
         run_in_thread(partial(_answer, store, queues, ask))
 
 
-def _answer(store: Store, queues: HomeQueues, ask: Ask) -> None:
+def _answer(store: Store, queues: SourceQueues, ask: Ask) -> None:
     def put(message: Any) -> None:
         queues.put(ask.to, (ask.number, message), 0, Deadline(_ANSWER_S))
 
@@ -136,10 +165,20 @@ def _answer(store: Store, queues: HomeQueues, ask: Ask) -> None:
 
 def _messages(store: Store, ask: Ask) -> Iterator[Any]:
     """Yield the answer: a version; None if there is none yet; or that the weights were closed."""
-    seen = Version.unpacked(ask.after)
-    if seen is not None and ask.after > store.control.packed:
+    control, seen = store.control, Version.unpacked(ask.after)
+    control.least_epoch = ask.epoch
+    if seen is not None and ask.after > control.packed:
         # This node has lost its memory; what is published now has to be newer all the same.
-        store.control.least_epoch = seen.epoch
+        control.least_epoch = seen.epoch
+    if store.follows:
+        store.newest()  # from now on this node follows its own source
+        if not control.is_following and control.end is None:
+            yield Failed("it does not reach the node of the publisher")
+            return
+    while control.announced > max(control.packed, ask.after) and control.end is None:
+        yield Coming(control.announced)
+        with contextlib.suppress(ShoalTimeoutError, WeightsClosed):
+            store.latest(control.announced, "a version", Deadline(_COMING_S))
     try:
         snapshot = store.latest(ask.after + 1, "a version", Deadline(ask.seconds))
     except ShoalTimeoutError:
@@ -150,20 +189,24 @@ def _messages(store: Store, ask: Ask) -> Iterator[Any]:
         yield from send(snapshot, ask.held)
 
 
-def follow(store: Store, queues: HomeQueues, key: str) -> None:
-    """Get versions from the home while there are readers, until the weights have gone.
+def follow(
+    store: Store, sources: Sequence[SourceQueues], key: str, *, always: bool = False
+) -> None:
+    """Get versions from another node while there are readers, until the weights have gone.
 
     Args:
         store: The folder of this node.
-        queues: The queues of the home.
+        sources: The queues of the nodes that have the versions; the next one is asked if one fails.
         key: The key of the answers, which no other node has.
+        always: Whether to get them without readers, too.
     """
-    follower, control = _Follower(store, queues, key), store.control
+    followers = itertools.cycle([_Follower(store, queues, key) for queues in sources])
+    follower, control = next(followers), store.control
     _stop(control)  # a process of this actor that died may have left it so
-    wanted = -math.inf
+    wanted = math.inf if always else -math.inf
     while control.is_there() and control.end is None:
-        if control.wait_for_readers(0 if control.is_following else _PAUSE_S):
-            wanted = time.monotonic()
+        if control.wait_for_readers(0 if always or control.is_following else _PAUSE_S):
+            wanted = max(wanted, time.monotonic())
         if time.monotonic() - wanted > _KEPT_S:
             control.is_following = False
             continue
@@ -172,7 +215,8 @@ def follow(store: Store, queues: HomeQueues, key: str) -> None:
         except Exception as error:  # noqa: BLE001  (whatever it is, readers must not wait for this)
             _stop(control)
             _log.warning("%s: %s: %s", describe_self(), store.name, error)
-            time.sleep(_PAUSE_S)
+            follower = next(followers)
+            time.sleep(_PAUSE_S)  # nothing tells when it is reached again
 
 
 def _stop(control: ControlPage) -> None:
@@ -182,9 +226,9 @@ def _stop(control: ControlPage) -> None:
 
 
 class _Follower:
-    """Asks the home for one version after the other."""
+    """Asks a source for one version after the other."""
 
-    def __init__(self, store: Store, queues: HomeQueues, key: str) -> None:
+    def __init__(self, store: Store, queues: SourceQueues, key: str) -> None:
         self._store = store
         self._queues = queues
         self._key = key
@@ -193,17 +237,21 @@ class _Follower:
         self._whole = False
 
     def step(self, seconds: float) -> None:
-        """Ask once, and publish the version that the home sends.
+        """Ask once, and publish the version that the source sends.
 
         Raises:
-            ShoalError: The home was not reached, or the version could not be published.
+            ShoalError: The source was not reached, or the version could not be published.
         """
         store, control = self._store, self._store.control
         self._number += 1
         held = frozenset() if self._whole else frozenset(digests_held(store))
-        ask = Ask(self._key, self._number, control.packed, held, seconds)
+        epoch = control.least_epoch
+        ask = Ask(self._key, self._number, control.packed, epoch, held, seconds)
         self._queues.put(ASKS, ask, 0, Deadline(_ANSWER_S))
         first = self._next(seconds + _ANSWER_S)
+        while isinstance(first, Coming):
+            control.announce(first.packed)
+            first = self._next(_ANSWER_S)
         self._whole = False
         if isinstance(first, Closed):
             store.close(first.reason)
@@ -229,5 +277,5 @@ class _Follower:
             if number != self._number:
                 continue  # the rest of an earlier answer
             if isinstance(message, Failed):
-                raise WeightsError(f"the node of the publisher: {message.reason}")
+                raise WeightsError(f"the node that it follows: {message.reason}")
             return message

@@ -93,6 +93,7 @@ class Weights:
         *,
         max_bytes: int | None = None,
         node_rank: int | None = None,
+        push: bool = False,
         timeout: float | None = None,
     ) -> Self:
         """Create weights, or connect to those of this name if they are the same.
@@ -105,6 +106,8 @@ class Weights:
                 the size of the file system.
             node_rank: The node on which versions are published; None for the node of the caller.
                 They are read on all nodes.
+            push: Whether each version is sent to every node as soon as it is published; otherwise
+                only to nodes that have readers.
             timeout: Maximum seconds of the start; None for the default.
 
         Raises:
@@ -130,6 +133,7 @@ class Weights:
             keep=keep,
             version_bytes=max_bytes,
             home=node_rank,
+            push=push,
         )
         try:
             found, routes = create(
