@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import ray
 
 from harness.contenders import by_crew, by_function, by_limit
 from harness.lines import Load
@@ -89,8 +90,6 @@ def publish_a_hundredth(stack: ExitStack, state):
 
 def put_in_ray(_stack: ExitStack, state):
     """Return a function that puts the arrays of a state into Ray's object store, and drops them."""
-    import ray
-
     arrays = {name: tensor.numpy() for name, tensor in state.items()}
     return lambda: ray.put(arrays)
 
