@@ -74,15 +74,15 @@ def publish(stack: ExitStack, state, *, checksum=True):
     return lambda: store.publish(StateLayout(state), None, Deadline(60), checksum=checksum)
 
 
-def publish_a_hundredth(stack: ExitStack, state):
-    """Return a function that writes to one tensor of 100 and publishes the state as a delta."""
+def publish_a_hundredth(stack: ExitStack, _state):
+    """Return a function that publishes a state as a delta, once one tensor of 100 has changed."""
     import torch
 
     store = store_in(folder_in(stack))
     state = {str(number): torch.zeros(SIZE // 100 // 4) for number in range(100)}
 
     def publish() -> None:
-        state["50"].fill_(1.0)
+        state["50"][0] += 1
         store.publish(StateLayout(state), None, Deadline(60), delta="counters")
 
     return publish

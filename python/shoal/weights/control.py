@@ -114,7 +114,7 @@ class ControlPage:
         }
         for at, value in words.items():
             page[at : at + 8] = int(value).to_bytes(8, "little")
-        path = folder / f"v0-{os.getpid()}-{threading.get_ident()}"  # not the name of a version
+        path = folder / f"page-{os.getpid()}-{threading.get_ident()}"  # no name of a version
         path.write_bytes(page)
         try:
             path.chmod(0o600)

@@ -1,8 +1,10 @@
 """The description of a version: what is in it, where it lies, and its tensors on mapped memory."""
 
+import os
 import pickle
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,6 +27,7 @@ __all__ = [
     "Leaf",
     "Value",
     "read",
+    "read_file",
     "view",
 ]
 
@@ -153,14 +156,37 @@ def read(memory: memoryview) -> Description:
     Raises:
         WeightsCorruptError: The file is not one of a version.
     """
-    header = bytes(memory[: HEADER.size])
+    start, end = _bounds(bytes(memory[: HEADER.size]), len(memory))
+    return _parsed(memory[start:end], memory[end:])
+
+
+def read_file(path: Path) -> Description:
+    """Same as `read`, for a file that is not mapped: the first look at a mapping costs a huge page.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        WeightsCorruptError: The file is not one of a version.
+    """
+    with path.open("rb", buffering=0) as file:
+        start, end = _bounds(file.read(HEADER.size), os.fstat(file.fileno()).st_size)
+        file.seek(start)
+        rest = memoryview(file.read())
+    return _parsed(rest[: end - start], rest[end - start :])
+
+
+def _bounds(header: bytes, size: int) -> tuple[int, int]:
+    """Return where the description and the table of digests begin."""
     magic, start, end = HEADER.unpack(header.ljust(HEADER.size))
-    if magic != MAGIC or not start <= end <= len(memory):
+    if magic != MAGIC or not start <= end <= size:
         raise WeightsCorruptError(f"the header of a version is {header!r}")
+    return start, end
+
+
+def _parsed(body: memoryview, digests_table: memoryview) -> Description:
     kinds = {"Leaf": Leaf, "Value": Value}
     try:
-        files, blocks, entries, notes = pickle.loads(memory[start:end])
-        table = bytes(memory[end : end + DIGEST_BYTES * len(blocks)])
+        files, blocks, entries, notes = pickle.loads(body)
+        table = bytes(digests_table[: DIGEST_BYTES * len(blocks)])
         digests = [table[at : at + DIGEST_BYTES] for at in range(0, len(table), DIGEST_BYTES)]
         return Description(
             tuple(FilePart(*file) for file in files),

@@ -58,7 +58,7 @@ from shoal.errors import (
 from shoal.shm.shared_files import sweep
 from shoal.shm.shared_files.pool import lock_and_map
 from shoal.weights.control import ControlPage, publisher_lock
-from shoal.weights.description import Description, read
+from shoal.weights.description import Description, read, read_file
 from shoal.weights.holders import holders, record, sweep_records
 from shoal.weights.part_names import sweep_parts
 from shoal.weights.snapshot import Snapshot
@@ -167,8 +167,8 @@ class VersionFolder:
         path = self.path_of("v", version)
         try:
             memories = [self._mapped(path)]
-            path.stat()  # it must succeed: otherwise the file may be written again
-            description = read(memories[0])
+            # The name exists, now that the file is locked: otherwise it may be written again.
+            description = read_file(path)
             memories += [self._mapped_part(part) for part in description.files[1:]]
             # Last, and it must succeed: it proves that the name existed when the locks were taken.
             path.stat()

@@ -16,13 +16,14 @@ whose answers are the same.
 Questions and answers are items of the channel of the weights: over a lane, straight into memory.
 """
 
+import concurrent.futures
 import contextlib
 import itertools
 import logging
 import math
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -36,6 +37,7 @@ from shoal.errors import (
     WeightsError,
     WeightsMemoryError,
 )
+from shoal.futures import fulfil
 from shoal.queues.protocol import ONE
 from shoal.reused_threads import run_in_thread
 from shoal.weights.control import ControlPage
@@ -258,16 +260,32 @@ class _Follower:
         elif isinstance(first, Head):
             control.announce(first.version.packed())
             try:
-                receive(store, self._all(first))
+                with contextlib.closing(self._all(first)) as messages:
+                    receive(store, messages)
             except (StaleBaseError, WeightsMemoryError):
                 self._whole = True
                 raise
         control.is_following = True
 
-    def _all(self, first: Head) -> Iterator[Any]:
+    def _all(self, first: Head) -> Generator[Any]:
+        """Yield the messages of a version; while one is used, the next one is received."""
         yield first
-        while True:
-            yield self._next(_ANSWER_S)
+        left = sum(first.sizes[number] for number in first.sent)
+        ahead = self._in_thread() if left else None
+        try:
+            while ahead is not None:
+                message = ahead.result()
+                left -= sum(part.nbytes for _, _, part in message)
+                ahead = self._in_thread() if left > 0 else None
+                yield message
+        finally:
+            if ahead is not None:
+                ahead.exception()  # the thread must not take a message of the next answer
+
+    def _in_thread(self) -> "concurrent.futures.Future[Any]":
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        run_in_thread(partial(fulfil, future, partial(self._next, _ANSWER_S)))
+        return future
 
     def _next(self, seconds: float) -> Any:
         """Return the next message of the answer."""

@@ -25,7 +25,7 @@ from shoal.weights.version import FilePart, Version
 
 __all__ = ["Head", "StaleBaseError", "digests_held", "receive", "send"]
 
-_MESSAGE = 32 * 2**20
+_MESSAGE = 8 * 2**20
 """Maximum number of bytes of a message."""
 
 _LOCK_S = 60.0
