@@ -24,7 +24,7 @@ from support.processes import DEADLINE_S, in_a_child, until
 @pytest.fixture
 def weights(place, monkeypatch):
     monkeypatch.setenv("SHOAL_SHM_DIR", place)
-    with local_cluster():
+    with local_cluster(2):
         yield Weights.create("policy")
 
 
@@ -36,6 +36,9 @@ def test_a_name_that_exists_connects_or_is_an_error(weights):
     text = r"the weights 'policy' exists, with keep=2 \(asked for: 3\); connect .* Weights.connect"
     with pytest.raises(WeightsExistsError, match=text):
         Weights.create("policy", keep=3)
+    assert Weights.create("policy", node_rank=0).node_rank == 0
+    with pytest.raises(WeightsExistsError, match=r"with node_rank=0 \(asked for: 1\)"):
+        Weights.create("policy", node_rank=1)
     Channel.create("policy")  # weights and channels have names of their own
     with pytest.raises(WeightsNotFoundError, match="no weights 'misspelt' in the job"):
         Weights.connect("misspelt")

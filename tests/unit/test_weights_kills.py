@@ -42,7 +42,7 @@ places = {
     "flock": (fcntl, "flock"),
     "map": (pool, "map_private"),
     "look": (Path, "stat"),
-    "read": (places, "read"),
+    "read": (places, "read_file"),
 }
 state = {"fill": np.full((300_000,), float(number)), "number": int(number)}
 found = store.Store(folder, "the weights")

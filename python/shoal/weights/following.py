@@ -214,6 +214,9 @@ def follow(
             continue
         try:
             follower.step(_PATIENCE_S if control.is_following else 0)
+        except ChannelClosed:  # the weights end, and their end is told to readers in another way
+            _stop(control)
+            return
         except Exception as error:  # noqa: BLE001  (whatever it is, readers must not wait for this)
             _stop(control)
             _log.warning("%s: %s: %s", describe_self(), store.name, error)
@@ -284,7 +287,11 @@ class _Follower:
 
     def _in_thread(self) -> "concurrent.futures.Future[Any]":
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        run_in_thread(partial(fulfil, future, partial(self._next, _ANSWER_S)))
+
+        def work() -> None:
+            fulfil(future, partial(self._next, _ANSWER_S))
+
+        run_in_thread(work)
         return future
 
     def _next(self, seconds: float) -> Any:

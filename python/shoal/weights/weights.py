@@ -117,8 +117,10 @@ class Weights:
         """
         _check_name(name)
         Store.check_bounds(keep, max_bytes)
-        if node_rank is None:
-            node_rank = max(0, current().node_rank)
+        named, node_rank = (
+            node_rank,
+            max(0, current().node_rank) if node_rank is None else node_rank,
+        )
         nodes = 1
         if in_process() is None:
             nodes = NodeManager.get_proxy().num_nodes()
@@ -145,7 +147,13 @@ class Weights:
             )
         except ChannelExistsError as error:
             raise WeightsExistsError(_worded(error, name)) from None
-        return cls(_checked(found, name), routes)
+        weights = cls(_checked(found, name), routes)
+        if named is not None and named != weights.node_rank:
+            raise WeightsExistsError(
+                f"{describe_self()}: the weights {name!r} exists, with node_rank={weights.node_rank} (asked "
+                f"for: {named}); connect to them with Weights.connect, or choose another name"
+            )
+        return weights
 
     @classmethod
     def connect(cls, name: str, timeout: float | None = None) -> Self:
@@ -169,6 +177,11 @@ class Weights:
     def name(self) -> str:
         """The name."""
         return self._settings.name.removeprefix(PREFIX)
+
+    @property
+    def node_rank(self) -> int:
+        """The node on which versions are published."""
+        return self._settings.home
 
     @property
     def newest(self) -> Version | None:
