@@ -8,7 +8,7 @@ from episode import Episode
 from ppo import Network, loss, make_batch
 from settings import Settings
 
-from shoal import Channel, Worker
+from shoal import Channel, Weights, Worker
 
 PATIENCE_S = 60.0
 """Maximum number of seconds that an actor waits for the other actors, or for the next episode."""
@@ -20,16 +20,12 @@ class Actor(Worker):
     Args:
         settings: The settings of the job.
         share: Number of steps that each actor gets in one iteration.
-        audience: The members of the broadcast of new weights, for `Worker.broadcast`.
     """
 
-    def __init__(
-        self, settings: Settings, share: int, audience: list[tuple[str, list[int]]]
-    ) -> None:
+    def __init__(self, settings: Settings, share: int) -> None:
         super().__init__()
         self._settings = settings
         self._share = share
-        self._audience = audience
         torch.set_num_threads(1)  # the networks are small, and other workers need the cores
         # shoal has set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; torch reads them.
         dist.init_process_group("gloo", init_method="env://", timeout=timedelta(seconds=PATIENCE_S))
@@ -40,16 +36,15 @@ class Actor(Worker):
         )
         self._random = torch.Generator().manual_seed(settings.seed * 1000 + self._rank)
 
-    def learn(self, channel: Channel) -> float:
-        """Broadcast the weights, take the episodes that were played with them, and improve them.
+    def learn(self, channel: Channel, policies: Weights) -> float:
+        """Publish the weights, take the episodes that were played with them, and improve them.
 
         Returns:
             The mean loss.
         """
         if self._rank == 0:
             with self.worker_timer("send weights"):
-                weights = self._network.policy_weights()
-                self.broadcast(weights, groups=self._audience, src=("actor", 0))
+                policies.publish(self._network.policy_weights())
         with self.worker_timer("wait for episodes"):
             episodes = self._take_share(channel)
         with self.worker_timer("advantages"):

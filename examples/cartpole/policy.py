@@ -1,18 +1,20 @@
 """The policy of the rollout workers: plain numpy, so that they start without torch."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-Weights = list[NDArray[np.float32]]
+Layers = Sequence[NDArray[np.float32]]
 """Matrix and bias of each layer in turn, inputs first."""
 
 
-def log_probabilities(weights: Weights, observations: NDArray[np.float32]) -> NDArray[np.float32]:
+def log_probabilities(layers: Layers, observations: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the logarithm of each action's probability, shape (games, actions)."""
     hidden = observations
-    for matrix, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
+    for matrix, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
         hidden = np.tanh(hidden @ matrix.T + bias)
-    logits = hidden @ weights[-2].T + weights[-1]
+    logits = hidden @ layers[-2].T + layers[-1]
     logits -= logits.max(axis=1, keepdims=True)
     log_probs: NDArray[np.float32] = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     return log_probs

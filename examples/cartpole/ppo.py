@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from episode import Episode
 from numpy.typing import NDArray
-from policy import Weights
 from settings import Settings
 from torch import Tensor, nn
 
@@ -31,9 +30,9 @@ class Network(nn.Module):
         self.policy = _layers((observation_size, hidden, hidden, num_actions), last_gain=0.01)
         self.value = _layers((observation_size, hidden, hidden, 1), last_gain=1.0)
 
-    def policy_weights(self) -> Weights:
-        """Return the policy's weights for `policy.log_probabilities`."""
-        return [p.detach().numpy().copy() for p in self.policy.parameters()]
+    def policy_weights(self) -> dict[str, NDArray[np.float32]]:
+        """Return the policy's weights; their values are the `Layers` of `policy.py`, uncopied."""
+        return {name: p.detach().numpy() for name, p in self.policy.named_parameters()}
 
     def values(self, observations: Tensor) -> Tensor:
         """Return the expected discounted return of each observation."""

@@ -3,10 +3,11 @@
 import gymnasium as gym
 import numpy as np
 from episode import Episode, Recorder
-from policy import Weights, choose, log_probabilities
+from policy import Layers, choose, log_probabilities
 from settings import Settings
 
-from shoal import Channel, Worker
+from shoal import Channel, Weights, Worker
+from shoal.weights import Version
 
 
 class Rollout(Worker):
@@ -15,16 +16,13 @@ class Rollout(Worker):
     Args:
         settings: The settings of the job.
         num_actors: Number of actors that share the episodes.
-        audience: The members of the broadcast of new weights, for `Worker.broadcast`.
     """
 
-    def __init__(
-        self, settings: Settings, num_actors: int, audience: list[tuple[str, list[int]]]
-    ) -> None:
+    def __init__(self, settings: Settings, num_actors: int) -> None:
         super().__init__()
         self._settings = settings
         self._num_actors = num_actors
-        self._audience = audience
+        self._played: Version | None = None  # each policy is played once: PPO is on-policy
         # A game that ends is restarted within the same step, so that no step is lost.
         self._games = gym.make_vec(
             "CartPole-v1",
@@ -37,20 +35,22 @@ class Rollout(Worker):
         self._observations, _ = self._games.reset(seed=seeds.tolist())
         self._scores = np.zeros(settings.environments)
 
-    def play(self, channel: Channel) -> list[float]:
+    def play(self, channel: Channel, policies: Weights) -> list[float]:
         """Play one iteration.
 
         Returns:
             The scores of the games that ended, in the order of their ends.
         """
         with self.worker_timer("wait for weights"):
-            weights: Weights = self.broadcast(groups=self._audience, src=("actor", 0))
+            policy = policies.latest(newer_than=self._played)
+        self._played = policy.version
+        layers: Layers = list(policy.values())  # in the memory that all workers of the node share
         games = self._settings.environments
         recorder = Recorder(self._settings.steps, games, first_stream=self._rank * games)
         scores: list[float] = []
         for _ in range(self._settings.steps):
             with self.worker_timer("choose actions"):
-                log_probs = log_probabilities(weights, self._observations)
+                log_probs = log_probabilities(layers, self._observations)
                 actions, chosen = choose(log_probs, self._random)
             with self.worker_timer("step games"):
                 after, rewards, terminated, truncated, info = self._games.step(actions)

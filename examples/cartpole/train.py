@@ -2,9 +2,9 @@
 
     python examples/cartpole/train.py
 
-It starts two groups of workers, which play and learn, where `cartpole.yaml` places them, and a
-channel between them. It calls their methods until the policy is good enough, and writes to the
-output folder:
+It starts two groups of workers, which play and learn, where `cartpole.yaml` places them. Episodes go
+from one to the other through a channel, and policies come back as versions of weights. The driver
+calls the workers' methods until the policy is good enough, and writes to the output folder:
 
 - `learning_curve.png`: the mean score against the steps played,
 - `policy.pt`: the weights, for `Network.load_state_dict` (see `ppo.py`),
@@ -27,7 +27,7 @@ from rich.console import Console
 from rollout import Rollout
 from settings import Settings
 
-from shoal import Channel, Cluster, ComponentPlacement, WorkerGroupFuncResult
+from shoal import Channel, Cluster, ComponentPlacement, Weights, WorkerGroupFuncResult
 
 HERE = Path(__file__).parent
 
@@ -58,14 +58,13 @@ def main(
                 f"{num_rollouts} rollout workers with {settings.environments} environments each "
                 f"cannot be shared evenly by {num_actors} actors"
             )
-        audience = [("actor", [0]), ("rollout", list(range(num_rollouts)))]
 
         # A group runs one worker class in a process for each placement. `launch` returns at once,
         # so the groups start side by side. `ready` waits, and raises the error of a constructor.
-        rollouts = Rollout.create_group(settings, num_actors, audience).launch(
+        rollouts = Rollout.create_group(settings, num_actors).launch(
             cluster, placement.get_strategy("rollout"), name="rollout"
         )
-        actors = Actor.create_group(settings, steps // num_actors, audience).launch(
+        actors = Actor.create_group(settings, steps // num_actors).launch(
             cluster, placement.get_strategy("actor"), name="actor"
         )
         groups = {"rollout": rollouts, "actor": actors}
@@ -73,13 +72,16 @@ def main(
             group.ready()
         # A channel is a set of queues, one for each key. Here a key is an actor's rank.
         episodes = Channel.create("episodes", maxsize=1024)
+        # Weights are read on every node, but published on one only: here that of the first actor.
+        home = next(entry["node"] for entry in plan if entry["component"] == "actor")
+        policies = Weights.create("policies", node_rank=home)
 
         progress = Progress()
         with Board(console, progress) as board:
             while progress.mean < target and progress.seconds < max_seconds:
                 # One iteration is one call on each group, at the same time. The groups exchange
-                # data twice: in the broadcast of the actors' weights, and through the channel.
-                calls = [rollouts.play(episodes), actors.learn(episodes)]
+                # data twice: the actors publish a policy, and get the episodes played with it.
+                calls = [rollouts.play(episodes, policies), actors.learn(episodes, policies)]
                 while not finished(calls):
                     board.refresh(lambda: sum(episodes.qsize(rank) for rank in range(num_actors)))
                     time.sleep(0.02)

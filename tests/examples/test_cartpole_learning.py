@@ -53,7 +53,7 @@ def test_the_numpy_policy_is_the_torch_policy():
     network = make_network()
     observations = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
     expected = torch.log_softmax(network.policy(torch.from_numpy(observations)), -1)
-    ours = log_probabilities(network.policy_weights(), observations)
+    ours = log_probabilities(list(network.policy_weights().values()), observations)
     np.testing.assert_allclose(ours, expected.detach().numpy(), atol=1e-5)
     assert np.ptp(ours) > 0.5  # the comparison saw more than equal numbers
 

@@ -1,14 +1,13 @@
 """The workers of the CartPole example, in this process: `shoal.testing` instead of Ray."""
 
 import pytest
-import torch  # noqa: TID253  (what is tested here is written with it)
-import torch.distributed as dist  # noqa: TID253  (as above)
+import torch.distributed as dist  # noqa: TID253  (what is tested here uses it)
 from actor import Actor
 from ppo import Network
 from rollout import Rollout
 from settings import Settings
 
-from shoal import Channel, ComponentPlacement, Worker
+from shoal import Channel, ComponentPlacement, Weights
 from shoal.errors import ShoalTimeoutError
 from shoal.testing import StalledError, local_cluster
 
@@ -28,7 +27,6 @@ SETTINGS = Settings(
     entropy_coefficient=0.005,
     max_grad_norm=0.5,
 )
-AUDIENCE = [("actor", [0]), ("rollout", [0, 1])]
 DOCUMENT = {
     "cluster": {
         "num_nodes": 1,
@@ -40,15 +38,6 @@ DOCUMENT = {
 }
 
 
-class Weights(Worker):
-    """Stands for the actor: broadcasts the weights of a new network."""
-
-    def learn(self):
-        torch.manual_seed(0)
-        weights = Network(4, 2).policy_weights()
-        self.broadcast(weights, groups=AUDIENCE, src=("actor", 0))
-
-
 @pytest.fixture
 def cluster():
     with local_cluster(cluster_cfg=DOCUMENT) as made:
@@ -57,31 +46,33 @@ def cluster():
 
 def launch_rollouts(cluster):
     strategy = ComponentPlacement(DOCUMENT, cluster).get_strategy("rollout")
-    return Rollout.create_group(SETTINGS, 1, AUDIENCE).launch(cluster, strategy, name="rollout")
+    return Rollout.create_group(SETTINGS, 1).launch(cluster, strategy, name="rollout")
 
 
 def test_rollouts_put_every_step_into_the_channel_once(cluster):
     rollouts = launch_rollouts(cluster)
-    actor = Weights.create_group().launch(cluster, name="actor")
-    channel = Channel.create("episodes")
-    played, learned = rollouts.play(channel), actor.learn()
-    scores = played.wait()
-    learned.wait()
+    channel, policies = Channel.create("episodes"), Weights.create("policies")
+    playing = rollouts.play(channel, policies)
+    policies.publish(Network(4, 2).policy_weights())
+    scores = playing.wait()
     episodes = channel.drain(key=0)
     assert sum(map(len, episodes)) == 2 * SETTINGS.environments * SETTINGS.steps
     assert {episode.stream for episode in episodes} == set(range(2 * SETTINGS.environments))
     assert sum(len(of_rank) for of_rank in scores) == sum(one.terminated for one in episodes)
 
 
-def test_rollouts_without_an_actor_are_told_what_they_wait_for(cluster):
+def test_rollouts_play_with_each_policy_once_and_tell_which_one_they_wait_for(cluster):
     rollouts = launch_rollouts(cluster)
-    Weights.create_group().launch(cluster, name="actor")  # it does not broadcast
-    with pytest.raises(ExceptionGroup) as caught:
-        rollouts.play(Channel.create("episodes")).wait()
-    error = caught.value.exceptions[0]
-    assert isinstance(error, StalledError)
-    assert isinstance(error, ShoalTimeoutError)
-    assert "broadcast from actor:0" in str(error)
+    channel, policies = Channel.create("episodes"), Weights.create("policies")
+    for wanted in ("a version", "a version after 1.1"):
+        with pytest.raises(ExceptionGroup) as caught:
+            rollouts.play(channel, policies).wait()
+        error = caught.value.exceptions[0]
+        assert isinstance(error, StalledError)
+        assert isinstance(error, ShoalTimeoutError)
+        assert f"waits for {wanted} of the weights 'policies'" in str(error)
+        policies.publish(Network(4, 2).policy_weights())
+        rollouts.play(channel, policies).wait()
 
 
 def train(iterations):
@@ -89,12 +80,12 @@ def train(iterations):
     with local_cluster(cluster_cfg=DOCUMENT) as cluster:
         rollouts = launch_rollouts(cluster)
         share = 2 * SETTINGS.environments * SETTINGS.steps
-        actor = Actor.create_group(SETTINGS, share, AUDIENCE).launch(cluster, name="actor")
-        channel = Channel.create("episodes", maxsize=1024)
+        actor = Actor.create_group(SETTINGS, share).launch(cluster, name="actor")
+        channel, policies = Channel.create("episodes", maxsize=1024), Weights.create("policies")
         losses = []
         try:
             for _ in range(iterations):
-                calls = [rollouts.play(channel), actor.learn(channel)]
+                calls = [rollouts.play(channel, policies), actor.learn(channel, policies)]
                 losses += [call.wait() for call in calls][1]
             times = actor.pop_execution_times().wait()[0]
             assert {"send weights", "average gradients", "step optimizer"} <= set(times)
