@@ -194,6 +194,21 @@ def test_versions_increase_and_a_new_publisher_begins_an_epoch(weights):
     assert weights.publish({"a": 6}) == Version(3, 1)
 
 
+def test_a_store_whose_page_was_made_anew_publishes_no_more_and_is_replaced(weights):
+    folder = str(weights.folder)
+    store = Store.of(folder, "the weights", lambda: None)
+    assert store.publish(StateLayout({"a": 1}), None, Deadline(0)) == Version(1, 1)
+    for path in weights.folder.glob("[vw]*"):
+        path.unlink()
+    Store.create(folder, 2, None, least_epoch=7)
+    with pytest.raises(WeightsClosed, match="are gone"):
+        store.publish(StateLayout({"a": 2}), None, Deadline(0))
+    again = Store.of(folder, "the weights", lambda: None)
+    assert again.control.newest is None
+    assert again.publish(StateLayout({"a": 3}), None, Deadline(0)) == Version(8, 1)
+    again.forget()
+
+
 @pytest.mark.parametrize("keep", [1, 2, 3])
 def test_as_many_versions_stay_as_asked_for_and_those_that_are_held(make, keep):
     weights = make(keep)

@@ -1,5 +1,6 @@
 """A node that follows the one of the publisher: what its readers see, and what is sent."""
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -75,16 +76,24 @@ class Nodes:
     def read(self, least=1, timeout=DEADLINE_S):
         return self.away.latest(least, "a version", Deadline(timeout))
 
+    def lose_home(self):
+        """Take the memory of the home away, as if its actor had made a new one."""
+        self.home.forget()
+        for path in self.home.folder.glob("[vr]*"):
+            path.unlink()
+        self.home.control._newest.value = 0
+        self.home.epoch = None
+
     def close(self):
-        for store in (self.home, self.away):
-            store.forget()
-            for path in store.folder.iterdir():
-                path.unlink()
-            store.folder.rmdir()
         self.session.close_queues()
+        for store in (self.home, self.away):
+            (store.folder / "weights").unlink()
         for thread in self._threads:
             thread.join(DEADLINE_S)
             assert not thread.is_alive()
+        for store in (self.home, self.away):
+            store.forget()
+            shutil.rmtree(store.folder)
         self.session.close()
 
 
@@ -197,21 +206,25 @@ def test_an_error_of_the_home_is_told_and_tried_again(nodes, monkeypatch, caplog
     assert "the node of the publisher: WeightsMemoryError: no room to map it" in caplog.text
 
 
-def test_a_home_that_lost_its_memory_publishes_newer_versions(nodes):
-    for _ in range(3):
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("published", [0, 1], ids=["not-published", "published"])
+def test_a_home_that_lost_its_memory_publishes_newer_versions_once_a_follower_asked(
+    nodes, epochs, published
+):
+    for _ in range(epochs):
+        nodes.home.epoch = None  # as of another process
         nodes.publish({"a": 1})
-    nodes.home.epoch = None
-    nodes.publish({"a": 2})
-    assert nodes.read().version == Version(2, 1)
-    nodes.home.forget()
-    for path in nodes.home.folder.glob("[vr]*"):
-        path.unlink()
-    nodes.home.control._newest.value = 0
-    nodes.home.epoch = None
-    assert nodes.read().version == Version(2, 1)
-    until(lambda: nodes.home.control.least_epoch == 2)
-    assert nodes.publish({"a": 3}) == Version(3, 1)
-    until(lambda: nodes.read().version == Version(3, 1))
+        seen = nodes.publish({"a": 2})
+    assert nodes.read().version == seen == Version(epochs, 2)
+    nodes.lose_home()
+    for number in range(published):
+        assert nodes.publish({"a": 3}) == Version(1, number + 1)
+    assert nodes.read().version == seen
+    until(lambda: nodes.home.control.least_epoch == epochs)
+    newer = nodes.publish({"a": 4})
+    assert newer == Version(epochs + 1, 1)
+    assert nodes.read(newer.packed())["a"] == 4
+    assert nodes.publish({"a": 5}) == Version(epochs + 1, 2)
 
 
 def test_the_reason_of_a_close_comes_with_the_last_version(nodes):

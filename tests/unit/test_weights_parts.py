@@ -154,6 +154,20 @@ def test_a_version_between_its_parts_makes_them_begin_an_epoch(folder, store):
     assert latest(store)["0"] == 2
 
 
+@pytest.mark.parametrize("seen", [1, 3])
+def test_parts_begin_a_newer_epoch_once_a_follower_has_seen_a_later_version(store, seen):
+    def publish_both(number):
+        ends = [start(store, {str(rank): 1}, VersionPart(number, rank, 2)) for rank in range(2)]
+        (version,) = {end() for end in ends}
+        return version
+
+    assert publish_both(5) == Version(1, 5)
+    store.control.least_epoch = seen
+    assert publish_both(2) == Version(seen + 1, 2)
+    assert publish_both(3) == Version(seen + 1, 3)
+    assert store.publish(StateLayout({"a": 1}), None, Deadline(0)) == Version(seen + 1, 4)
+
+
 DYING = """
 import sys
 from shoal.deadline import Deadline

@@ -36,6 +36,12 @@ only, which the next `sweep` removes. After it there is a version that the next 
 the others: those of the newest version, which the publisher's lock keeps. A retired file stays as
 long as a version `v…` names it. A reader locks all files of a version before it looks for `v…`.
 
+*Versions never go back.* A publisher goes on in the epoch of the newest version only if that is its
+own, and else begins a greater one. If the memory was lost, the next process of the actor makes the
+page with an epoch that exceeds those that it knows of (`actor`). If a follower has seen a greater
+one all the same, it asks for a version after one that is not there (`following`); from then on every
+new epoch exceeds that one.
+
 `store` has the steps of one publisher, `parts` those of several that publish one version.
 """
 

@@ -118,6 +118,11 @@ def serve(store: Store, queues: HomeQueues) -> None:
             _log.warning("%s: a question of another node was lost: %s", store.name, error)
             time.sleep(_PAUSE_S)  # whatever it is, it does not fill the log
             continue
+        seen = Version.unpacked(ask.after)
+        if seen is not None and ask.after > store.control.packed:
+            # This node has lost its memory; what is published now has to be newer all the same.
+            # Here, because only one thread may write the word.
+            store.control.least_epoch = seen.epoch
         run_in_thread(partial(_answer, store, queues, ask))
 
 
@@ -136,10 +141,6 @@ def _answer(store: Store, queues: HomeQueues, ask: Ask) -> None:
 
 def _messages(store: Store, ask: Ask) -> Iterator[Any]:
     """Yield the answer: a version; None if there is none yet; or that the weights were closed."""
-    seen = Version.unpacked(ask.after)
-    if seen is not None and ask.after > store.control.packed:
-        # This node has lost its memory; what is published now has to be newer all the same.
-        store.control.least_epoch = seen.epoch
     try:
         snapshot = store.latest(ask.after + 1, "a version", Deadline(ask.seconds))
     except ShoalTimeoutError:
