@@ -3,13 +3,11 @@
 import errno
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,20 +54,9 @@ class Shared:
 
 
 @pytest.fixture
-def make(place):
-    """Make weights in a folder of their own, and remove the folder at the end."""
-    folders = []
-
-    def make(keep=2, max_bytes=None):
-        folder = Path(place) / f"weights{len(folders)}"
-        folder.mkdir()
-        folders.append(folder)
-        Store.create(str(folder), keep, max_bytes)
-        return Shared(folder)
-
-    yield make
-    for folder in folders:
-        shutil.rmtree(folder)
+def make(make_weights_folder):
+    """Make weights in a folder of their own."""
+    return lambda *args, **options: Shared(make_weights_folder(*args, **options))
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """A node that follows the one of the publisher: what its readers see, and what is sent."""
 
-import shutil
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -50,18 +48,14 @@ class Counted:
 class Nodes:
     """The folders of two nodes; the second one follows the first."""
 
-    def __init__(self, place):
+    def __init__(self, place, make_weights_folder):
         self.session = Session.create(dir=place, max_bytes=2**28, backlog=16)
         settings = WeightsSettings("weights/policy", maxsize=4)
         own = OwnQueues(SessionQueues(settings, self.session))
         self.queues = Counted(own)
-        stores = []
-        for name in ("home", "away"):
-            folder = Path(place) / name
-            folder.mkdir()
-            Store.create(str(folder), 2, None)
-            stores.append(Store(str(folder), "the weights 'policy'"))
-        self.home, self.away = stores
+        self.home, self.away = (
+            Store(str(make_weights_folder()), "the weights 'policy'") for _ in range(2)
+        )
         self.away.follows = True
         self._threads = [
             threading.Thread(target=serve, args=(self.home, own)),
@@ -93,15 +87,14 @@ class Nodes:
             assert not thread.is_alive()
         for store in (self.home, self.away):
             store.forget()
-            shutil.rmtree(store.folder)
         self.session.close()
 
 
 @pytest.fixture
-def nodes(place, monkeypatch):
+def nodes(place, make_weights_folder, monkeypatch):
     for name in ("_PAUSE_S", "_PATIENCE_S", "_KEPT_S"):
         monkeypatch.setattr(following, name, 0.1)  # instead of 1, 10 and 20 s
-    made = Nodes(place)
+    made = Nodes(place, make_weights_folder)
     yield made
     made.close()
 
