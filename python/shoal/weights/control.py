@@ -263,7 +263,7 @@ class ControlPage:
 
     def _sleep(self, bell: int, seconds: float) -> None:
         if _FUTEX is None:
-            time.sleep(min(_TRY_S, seconds))
+            time.sleep(min(_TRY_S, seconds))  # the bell cannot be waited for on this machine
             return
         whole = int(seconds)
         limit = _Timespec(whole, int((seconds - whole) * 1e9))

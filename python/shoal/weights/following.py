@@ -173,7 +173,7 @@ def follow(store: Store, queues: HomeQueues, key: str) -> None:
         except Exception as error:  # noqa: BLE001  (whatever it is, readers must not wait for this)
             _stop(control)
             _log.warning("%s: %s: %s", describe_self(), store.name, error)
-            time.sleep(_PAUSE_S)
+            time.sleep(_PAUSE_S)  # nothing tells when the home can be reached again
 
 
 def _stop(control: ControlPage) -> None:
