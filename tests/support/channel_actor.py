@@ -66,7 +66,7 @@ class Actors:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        monkeypatch.setattr(channel.actor, "_ask_manager", self._ask)
+        monkeypatch.setattr(channel.actor, "ask_manager", self._ask)
         monkeypatch.setattr(channel.actor, "set_context", lambda **_: None)
 
     def _ask(self, method, _, *value):

@@ -3,9 +3,11 @@
 import importlib.machinery
 import os
 import select
+import shutil
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,30 @@ DEADLINE_S = 30
 def session(shm, place):
     with shm.Session.create(dir=place, max_bytes=64 * 2**20) as session:
         yield session
+
+
+@pytest.fixture
+def make_weights_folder(place):
+    """Make folders with weights in memory, which are removed at the end."""
+    store = importlib.import_module("shoal.weights.store")  # it imports Ray, which takes a second
+    folders = []
+
+    def make(keep=2, max_bytes=None):
+        folder = Path(place) / f"weights{len(folders)}"
+        folder.mkdir()
+        folders.append(folder)
+        store.Store.create(str(folder), keep, max_bytes)
+        return folder
+
+    yield make
+    for folder in folders:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def weights_folder(make_weights_folder):
+    """A folder with weights."""
+    return make_weights_folder()
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ class EndsInTheMiddle:
         raise error
 
 
-def test_what_is_put_of_a_batch_whose_server_ends_is_not_put_again(actors, far_queues):
+def test_items_that_a_server_has_put_before_it_ends_are_not_put_again(actors, far_queues):
     queues = far_queues()
     known = queues._lane._server.queues
     (key,) = known

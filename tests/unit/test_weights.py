@@ -3,13 +3,11 @@
 import errno
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,20 +54,9 @@ class Shared:
 
 
 @pytest.fixture
-def make(place):
-    """Make weights in a folder of their own, and remove the folder at the end."""
-    folders = []
-
-    def make(keep=2, max_bytes=None):
-        folder = Path(place) / f"weights{len(folders)}"
-        folder.mkdir()
-        folders.append(folder)
-        Store.create(str(folder), keep, max_bytes)
-        return Shared(folder)
-
-    yield make
-    for folder in folders:
-        shutil.rmtree(folder)
+def make(make_weights_folder):
+    """Make weights in a folder of their own."""
+    return lambda *args, **options: Shared(make_weights_folder(*args, **options))
 
 
 @pytest.fixture
@@ -192,6 +179,21 @@ def test_versions_increase_and_a_new_publisher_begins_an_epoch(weights):
     assert again.publish({"a": 5}, version=20) == Version(2, 20)
     assert again.latest()["a"] == 5
     assert weights.publish({"a": 6}) == Version(3, 1)
+
+
+def test_a_store_whose_page_was_made_anew_publishes_no_more_and_is_replaced(weights):
+    folder = str(weights.folder)
+    store = Store.of(folder, "the weights", lambda: None)
+    assert store.publish(StateLayout({"a": 1}), None, Deadline(0)) == Version(1, 1)
+    for path in weights.folder.glob("[vw]*"):
+        path.unlink()
+    Store.create(folder, 2, None, least_epoch=7)
+    with pytest.raises(WeightsClosed, match="are gone"):
+        store.publish(StateLayout({"a": 2}), None, Deadline(0))
+    again = Store.of(folder, "the weights", lambda: None)
+    assert again.control.newest is None
+    assert again.publish(StateLayout({"a": 3}), None, Deadline(0)) == Version(8, 1)
+    again.forget()
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])

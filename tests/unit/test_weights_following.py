@@ -1,7 +1,6 @@
 """A node that follows the one of the publisher: what its readers see, and what is sent."""
 
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -49,21 +48,19 @@ class Counted:
 class Nodes:
     """The folders of nodes; the second one follows the first, until further ones follow these."""
 
-    def __init__(self, place):
-        self._place, self._sessions, self._threads, self._stores = place, [], [], []
-        self.home, self._own = self.add("home", follows=False)
+    def __init__(self, place, make_weights_folder):
+        self._place, self._make_folder = place, make_weights_folder
+        self._sessions, self._threads, self._stores = [], [], []
+        self.home, self._own = self.add(follows=False)
         self.queues = Counted(self._own)
-        self.away, self.queues_away = self.add("away")
+        self.away, self.queues_away = self.add()
         self.follow(self.away, self.queues)
 
-    def add(self, name, *, follows=True):
+    def add(self, *, follows=True):
         """Return the folder of a further node, and the queues by which others follow it."""
         session = Session.create(dir=self._place, max_bytes=2**28, backlog=16)
         self._sessions.append(session)
-        folder = Path(self._place) / name
-        folder.mkdir()
-        Store.create(str(folder), 2, None)
-        store = Store(str(folder), "the weights 'policy'")
+        store = Store(str(self._make_folder()), "the weights 'policy'")
         store.follows = follows
         self._stores.append(store)
         queues = OwnQueues(SessionQueues(WeightsSettings("weights/policy", maxsize=4), session))
@@ -83,26 +80,33 @@ class Nodes:
     def read(self, least=1, timeout=DEADLINE_S):
         return self.away.latest(least, "a version", Deadline(timeout))
 
+    def lose_home(self):
+        """Take the memory of the home away, as if its actor had made a new one."""
+        self.home.forget()
+        for path in self.home.folder.glob("[vr]*"):
+            path.unlink()
+        self.home.control._newest.value = 0
+        self.home.epoch = None
+
     def close(self):
-        for store in self._stores:
-            store.forget()
-            for path in store.folder.iterdir():
-                path.unlink()
-            store.folder.rmdir()
         for session in self._sessions:
             session.close_queues()
+        for store in self._stores:
+            (store.folder / "weights").unlink()
         for thread in self._threads:
             thread.join(DEADLINE_S)
             assert not thread.is_alive()
+        for store in self._stores:
+            store.forget()
         for session in self._sessions:
             session.close()
 
 
 @pytest.fixture
-def nodes(place, monkeypatch):
+def nodes(place, make_weights_folder, monkeypatch):
     for name in ("_PAUSE_S", "_PATIENCE_S", "_KEPT_S"):
         monkeypatch.setattr(following, name, 0.1)  # instead of 1, 10 and 20 s
-    made = Nodes(place)
+    made = Nodes(place, make_weights_folder)
     yield made
     made.close()
 
@@ -211,21 +215,25 @@ def test_an_error_of_the_home_is_told_and_tried_again(nodes, monkeypatch, caplog
     assert "the node that it follows: WeightsMemoryError: no room to map it" in caplog.text
 
 
-def test_a_home_that_lost_its_memory_publishes_newer_versions(nodes):
-    for _ in range(3):
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("published", [0, 1], ids=["not-published", "published"])
+def test_a_home_that_lost_its_memory_publishes_newer_versions_once_a_follower_asked(
+    nodes, epochs, published
+):
+    for _ in range(epochs):
+        nodes.home.epoch = None  # as of another process
         nodes.publish({"a": 1})
-    nodes.home.epoch = None
-    nodes.publish({"a": 2})
-    assert nodes.read().version == Version(2, 1)
-    nodes.home.forget()
-    for path in nodes.home.folder.glob("[vr]*"):
-        path.unlink()
-    nodes.home.control._newest.value = 0
-    nodes.home.epoch = None
-    assert nodes.read().version == Version(2, 1)
-    until(lambda: nodes.home.control.least_epoch == 2)
-    assert nodes.publish({"a": 3}) == Version(3, 1)
-    until(lambda: nodes.read().version == Version(3, 1))
+        seen = nodes.publish({"a": 2})
+    assert nodes.read().version == seen == Version(epochs, 2)
+    nodes.lose_home()
+    for number in range(published):
+        assert nodes.publish({"a": 3}) == Version(1, number + 1)
+    assert nodes.read().version == seen
+    until(lambda: nodes.home.control.least_epoch == epochs)
+    newer = nodes.publish({"a": 4})
+    assert newer == Version(epochs + 1, 1)
+    assert nodes.read(newer.packed())["a"] == 4
+    assert nodes.publish({"a": 5}) == Version(epochs + 1, 2)
 
 
 def test_the_reason_of_a_close_comes_with_the_last_version(nodes):
@@ -258,7 +266,7 @@ def test_at_most_three_nodes_follow_one():
 
 
 def test_a_node_that_follows_a_follower_gets_each_version(nodes):
-    far, _ = nodes.add("far")
+    far, _ = nodes.add()
     nodes.follow(far, nodes.queues_away)
     least = 1
     for number in range(1, 10):
@@ -271,8 +279,8 @@ def test_a_node_that_follows_a_follower_gets_each_version(nodes):
 
 
 def test_a_version_on_its_way_to_a_follower_is_announced_to_those_that_follow_it(nodes):
-    middle, queues = nodes.add("middle")  # it follows nothing by itself
-    far, _ = nodes.add("far")
+    middle, queues = nodes.add()  # it follows nothing by itself
+    far, _ = nodes.add()
     nodes.follow(far, queues)
     middle.control.is_following = True
     middle.publish(StateLayout({"a": 1}), None, Deadline(DEADLINE_S))
@@ -290,7 +298,7 @@ def test_a_version_on_its_way_to_a_follower_is_announced_to_those_that_follow_it
 
 
 def test_a_node_whose_source_is_lost_follows_the_home(nodes, caplog):
-    far, _ = nodes.add("far")
+    far, _ = nodes.add()
     lost = Counted(nodes.queues_away)
     lost.broken = True
     nodes.follow(far, lost, nodes.queues)
@@ -300,7 +308,7 @@ def test_a_node_whose_source_is_lost_follows_the_home(nodes, caplog):
 
 
 def test_a_node_whose_source_does_not_reach_the_home_follows_the_home(nodes, caplog):
-    far, _ = nodes.add("far")
+    far, _ = nodes.add()
     nodes.queues.broken = True  # for the node between
     nodes.follow(far, nodes.queues_away, Counted(nodes._own))
     nodes.publish({"a": 1})
@@ -309,7 +317,7 @@ def test_a_node_whose_source_does_not_reach_the_home_follows_the_home(nodes, cap
 
 
 def test_a_home_that_lost_its_memory_hears_of_versions_that_only_the_last_node_has(nodes):
-    far, _ = nodes.add("far")
+    far, _ = nodes.add()
     nodes.follow(far, nodes.queues_away)
     far.publish(StateLayout({"a": 1}), None, Deadline(DEADLINE_S))
     far.epoch = None
@@ -321,7 +329,7 @@ def test_a_home_that_lost_its_memory_hears_of_versions_that_only_the_last_node_h
 
 
 def test_pushed_versions_come_to_a_node_without_readers(nodes):
-    far, _ = nodes.add("far")
+    far, _ = nodes.add()
     nodes.follow(far, nodes.queues_away, always=True)
     for number in range(1, 4):
         version = nodes.publish({"number": number})

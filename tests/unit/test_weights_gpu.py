@@ -27,21 +27,15 @@ pytestmark = [
 
 
 @pytest.fixture
-def round_trip(place):
+def round_trip(weights_folder):
     """Publish a state and return its snapshot."""
-    folder = Path(place) / "weights"
-    folder.mkdir()
-    Store.create(str(folder), 2, None)
-    store = Store(str(folder), "the weights")
+    store = Store(str(weights_folder), "the weights")
 
     def publish(state, dtype=None):
         store.publish(StateLayout(state, dtype), None, Deadline(0))
         return store.latest(1, "a version", Deadline(0))
 
-    yield publish
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()
+    return publish
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=["as they are", "cast"])

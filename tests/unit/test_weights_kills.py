@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,17 +67,6 @@ PUBLISHING = ("lock", "retire", "remove", "allocate", "copy", "link", "note", "r
 READING = ("open", "flock", "map", "look", "read")
 
 
-@pytest.fixture
-def folder(place):
-    made = Path(place) / "weights"
-    made.mkdir()
-    Store.create(str(made), 2, None)
-    yield made
-    for path in made.iterdir():
-        path.unlink()
-    made.rmdir()
-
-
 def run(folder, role, step, number=9):
     command = [sys.executable, "-c", PROGRAM, str(folder), role, step, str(number)]
     ended = subprocess.run(command, check=False, timeout=DEADLINE_S * 2, capture_output=True)
@@ -112,8 +100,8 @@ def are_clean(folder, keep=2):
 
 
 @pytest.mark.parametrize("step", PUBLISHING)
-def test_a_publisher_that_is_killed_leaves_a_whole_version(folder, step):
-    store = Store(str(folder), "the weights")
+def test_a_publisher_that_is_killed_leaves_a_whole_version(weights_folder, step):
+    store = Store(str(weights_folder), "the weights")
     publish(store, 1)
     publish(store, 2)
     # With a retired version, so that there is something to retire and to remove.
@@ -122,24 +110,24 @@ def test_a_publisher_that_is_killed_leaves_a_whole_version(folder, step):
     publish(store, 4)
     assert held["number"] == 2
     del held
-    run(folder, "publish", step)
-    assert read(folder) == (9 if step == "ring" else 4)
+    run(weights_folder, "publish", step)
+    assert read(weights_folder) == (9 if step == "ring" else 4)
     after = publish(store, 10)
     # The one that died may have begun the second epoch.
     assert after in {Version(1, 5), Version(3, 1)}
-    assert read(folder) == 10
-    assert are_clean(folder)
+    assert read(weights_folder) == 10
+    assert are_clean(weights_folder)
 
 
 @pytest.mark.parametrize("step", READING)
-def test_a_reader_that_is_killed_holds_nothing(folder, step):
-    store = Store(str(folder), "the weights")
+def test_a_reader_that_is_killed_holds_nothing(weights_folder, step):
+    store = Store(str(weights_folder), "the weights")
     publish(store, 1)
-    run(folder, "read", step)
+    run(weights_folder, "read", step)
     for number in range(2, 5):
         publish(store, number)
-    assert read(folder) == 4
-    assert are_clean(folder)
+    assert read(weights_folder) == 4
+    assert are_clean(weights_folder)
 
 
 WORKER = """
@@ -184,11 +172,11 @@ def alive():
 
 
 @pytest.mark.nightly
-def test_publishers_and_readers_that_are_killed_at_random_tear_no_version(folder, alive):
+def test_publishers_and_readers_that_are_killed_at_random_tear_no_version(weights_folder, alive):
     choice, noted = random.Random(7), []
 
     def start(role):
-        command = [sys.executable, "-c", WORKER, str(folder), role]
+        command = [sys.executable, "-c", WORKER, str(weights_folder), role]
         worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         alive[worker] = role
         assert worker.stdout.readline() == "ready\n"
@@ -213,11 +201,11 @@ def test_publishers_and_readers_that_are_killed_at_random_tear_no_version(folder
     every = [version for versions in noted for version in versions]
     assert len(every) == len(set(every)), "a version was published twice"
     assert all(versions == sorted(versions) for versions in noted)
-    store = Store(str(folder), "the weights")
+    store = Store(str(weights_folder), "the weights")
     newest = store.latest(1, "a version", Deadline(0))
     assert newest.version >= max(every)
     assert (newest["fill"] == float(newest["number"])).all()
     del newest
     publish(store, 1)
     publish(store, 2)  # so that no delta is left
-    until(lambda: are_clean(folder))
+    until(lambda: are_clean(weights_folder))

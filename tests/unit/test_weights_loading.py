@@ -12,10 +12,9 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.fixture
-def snapshot_of(tmp_path):
+def snapshot_of(weights_folder):
     """Publish a state and return its snapshot."""
-    Store.create(str(tmp_path), 2, None)
-    store = Store(str(tmp_path), "the weights 'policy'")
+    store = Store(str(weights_folder), "the weights 'policy'")
 
     def publish(state, dtype=None):
         store.publish(StateLayout(state, dtype), None, Deadline(0))

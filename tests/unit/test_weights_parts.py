@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,19 +21,8 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.fixture
-def folder(place):
-    made = Path(place) / "weights"
-    made.mkdir()
-    Store.create(str(made), 2, None)
-    yield made
-    for path in made.iterdir():
-        path.unlink()
-    made.rmdir()
-
-
-@pytest.fixture
-def store(folder):
-    return Store(str(folder), "the weights 'policy'")
+def store(weights_folder):
+    return Store(str(weights_folder), "the weights 'policy'")
 
 
 def start(store, state, part, timeout=DEADLINE_S):
@@ -69,9 +57,9 @@ def names(folder, kind):
     return sorted(path.name for path in folder.glob(f"{kind}*"))
 
 
-def test_a_version_is_there_when_all_its_parts_are(folder, store):
+def test_a_version_is_there_when_all_its_parts_are(weights_folder, store):
     first = start(store, {"a": torch.ones(3), "step": 1}, VersionPart(5, 0, 2))
-    until(lambda: names(folder, "s5"))
+    until(lambda: names(weights_folder, "s5"))
     assert store.control.newest is None
     second = start(store, {"b": np.zeros(2), "step": 1}, VersionPart(5, 1, 2))
     assert first() == second() == Version(1, 5)
@@ -79,10 +67,10 @@ def test_a_version_is_there_when_all_its_parts_are(folder, store):
     assert list(snapshot) == ["a", "step", "b"]
     assert (snapshot["a"].sum(), snapshot["step"], snapshot["b"].sum()) == (3, 1, 0)
     snapshot.verify()
-    assert names(folder, "s") + names(folder, "u") == []
+    assert names(weights_folder, "s") + names(weights_folder, "u") == []
 
 
-def test_versions_of_parts_follow_each_other_and_are_removed(folder, store):
+def test_versions_of_parts_follow_each_other_and_are_removed(weights_folder, store):
     held = None
     for number in range(1, 6):
         ends = [
@@ -98,7 +86,7 @@ def test_versions_of_parts_follow_each_other_and_are_removed(folder, store):
     assert latest(store)["2"].sum() == 5000
     del held
     store.sweep()
-    assert len(names(folder, "r")) == 6  # three further files of each of the two versions
+    assert len(names(weights_folder, "r")) == 6  # three further files of each of the two versions
 
 
 def test_a_part_that_does_not_come_is_named(store):
@@ -116,9 +104,9 @@ def test_a_part_that_does_not_come_is_named(store):
     assert {end() for end in ends} == {Version(1, 2)}
 
 
-def test_a_part_twice_another_size_and_a_name_twice_are_refused(folder, store):
+def test_a_part_twice_another_size_and_a_name_twice_are_refused(weights_folder, store):
     first = start(store, {"a": 1}, VersionPart(1, 0, 2))
-    until(lambda: names(folder, "s1"))
+    until(lambda: names(weights_folder, "s1"))
     with pytest.raises(ShoalValueError, match="part 0 of 2 of version 1 is there already"):
         publish(store, {"a": 1}, VersionPart(1, 0, 2))
     with pytest.raises(ShoalValueError, match="all have to say the same number of parts"):
@@ -130,28 +118,43 @@ def test_a_part_twice_another_size_and_a_name_twice_are_refused(folder, store):
         publish(store, {"a": 1}, VersionPart(1, 0, 2))
 
 
-def test_parts_of_dead_processes_are_removed(folder, store):
-    dying = subprocess.Popen([sys.executable, "-c", DYING, str(folder)])
-    until(lambda: names(folder, "s1"))
+def test_parts_of_dead_processes_are_removed(weights_folder, store):
+    dying = subprocess.Popen([sys.executable, "-c", DYING, str(weights_folder)])
+    until(lambda: names(weights_folder, "s1"))
     dying.kill()
     dying.wait()
     store.sweep()
-    assert names(folder, "s") + names(folder, "p4") == []
+    assert names(weights_folder, "s") + names(weights_folder, "p4") == []
 
 
-def test_a_version_between_its_parts_makes_them_begin_an_epoch(folder, store):
+def test_a_version_between_its_parts_makes_them_begin_an_epoch(weights_folder, store):
     for rank in range(2):
         end = start(store, {str(rank): 1}, VersionPart(1, rank, 2))
     end()
     first = start(store, {"0": 2}, VersionPart(2, 0, 2))
-    until(lambda: names(folder, "s2"))
+    until(lambda: names(weights_folder, "s2"))
     assert store.publish(StateLayout({"other": 1}), 5, Deadline(0)) == Version(1, 5)
     # The second part is of a process that has not seen that.
     os.link(
-        folder / names(folder, "s2")[0], folder / names(folder, "s2")[0].replace("s2-2-0", "s2-2-1")
+        weights_folder / names(weights_folder, "s2")[0],
+        weights_folder / names(weights_folder, "s2")[0].replace("s2-2-0", "s2-2-1"),
     )
     assert first() == Version(2, 2)
     assert latest(store)["0"] == 2
+
+
+@pytest.mark.parametrize("seen", [1, 3])
+def test_parts_begin_a_newer_epoch_once_a_follower_has_seen_a_later_version(store, seen):
+    def publish_both(number):
+        ends = [start(store, {str(rank): 1}, VersionPart(number, rank, 2)) for rank in range(2)]
+        (version,) = {end() for end in ends}
+        return version
+
+    assert publish_both(5) == Version(1, 5)
+    store.control.least_epoch = seen
+    assert publish_both(2) == Version(seen + 1, 2)
+    assert publish_both(3) == Version(seen + 1, 3)
+    assert store.publish(StateLayout({"a": 1}), None, Deadline(0)) == Version(seen + 1, 4)
 
 
 DYING = """
@@ -167,13 +170,13 @@ publish_part(store, StateLayout({"a": 0}), VersionPart(1, 0, 2), Deadline(60), c
 
 
 @pytest.mark.process
-def test_a_process_that_is_killed_takes_its_part_with_it(folder, store):
-    dying = subprocess.Popen([sys.executable, "-c", DYING, str(folder)])
-    until(lambda: names(folder, "s1"))
+def test_a_process_that_is_killed_takes_its_part_with_it(weights_folder, store):
+    dying = subprocess.Popen([sys.executable, "-c", DYING, str(weights_folder)])
+    until(lambda: names(weights_folder, "s1"))
     dying.kill()
     dying.wait()
     second = start(store, {"b": 2}, VersionPart(1, 1, 2))
-    until(lambda: [name.split("-")[2] for name in names(folder, "s1")] == ["1"])
+    until(lambda: [name.split("-")[2] for name in names(weights_folder, "s1")] == ["1"])
     assert publish(store, {"a": 1}, VersionPart(1, 0, 2)) == second() == Version(1, 1)
     assert dict(latest(store)) == {"a": 1, "b": 2}
 
@@ -220,9 +223,9 @@ dist.destroy_process_group()
 
 @pytest.mark.nightly
 @pytest.mark.process
-def test_shards_of_distributed_tensors_become_whole_tensors(folder, store, tmp_path):
+def test_shards_of_distributed_tensors_become_whole_tensors(weights_folder, store, tmp_path):
     size = 4
-    command = [sys.executable, "-c", PROGRAM, str(folder), str(tmp_path / "rendezvous")]
+    command = [sys.executable, "-c", PROGRAM, str(weights_folder), str(tmp_path / "rendezvous")]
     ranks = []
     try:
         for rank in range(size):
@@ -243,4 +246,4 @@ def test_shards_of_distributed_tensors_become_whole_tensors(folder, store, tmp_p
     assert [float(snapshot[f"own.{rank}"][0]) for rank in range(size)] == [0, 1, 2, 3]
     snapshot.verify()
     store.sweep()
-    assert names(folder, "s") + names(folder, "u") == []
+    assert names(weights_folder, "s") + names(weights_folder, "u") == []

@@ -1,7 +1,5 @@
 """A version that is sent from one folder into another, whole or as a delta."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -18,19 +16,9 @@ MIB = 2**20
 
 
 @pytest.fixture
-def folders(place):
+def folders(make_weights_folder):
     """Two folders with weights, as on two nodes."""
-    made = []
-    for name in ("here", "there"):
-        folder = Path(place) / name
-        folder.mkdir()
-        Store.create(str(folder), 2, None)
-        made.append(Store(str(folder), "the weights"))
-    yield made
-    for store in made:
-        for path in store.folder.iterdir():
-            path.unlink()
-        store.folder.rmdir()
+    return [Store(str(make_weights_folder()), "the weights") for _ in range(2)]
 
 
 def publish(store, state, **options):

@@ -33,7 +33,7 @@ from shoal.queues.settings import MOST_ITEMS, ChannelSettings, MemoryLocation
 from shoal.queues.shared import ROUTES, SessionQueues, counts_of
 from shoal.shm import Queue, Session
 
-__all__ = ["ChannelWorker"]
+__all__ = ["ChannelWorker", "ask_manager"]
 
 _log = logging.getLogger("shoal")
 
@@ -75,6 +75,7 @@ class ChannelWorker:
             announce_output(log, name, name.rpartition(":")[2])
         self._name = name
         self._settings = settings
+        self._former: str | None = ask_manager("noted", name)  # the memory of a former process
         self._session = self._adopted() or self._made()
         self._location = MemoryLocation.of(self._session.token)
         self._session_queues = SessionQueues(settings, self._session, parcels=True)
@@ -108,11 +109,10 @@ class ChannelWorker:
 
     def _adopted(self) -> Session | None:
         """Attach to the memory of the actor's previous process, if there was one."""
-        token = _ask_manager("noted", self._name)
-        if token is None:
+        if self._former is None:
             return None
         try:
-            return Session.attach(token)
+            return Session.attach(self._former)
         except ShoalError as error:
             _log.error("%s: what the channel held is lost: %s", self._name, error)
             return None
@@ -124,7 +124,7 @@ class ChannelWorker:
             memory_policy=settings.memory_policy,
             backlog=settings.capacity,
         )
-        _ask_manager("note", self._name, session.token)
+        ask_manager("note", self._name, session.token)
         return session
 
     def _remembered(self) -> Queue:
@@ -329,12 +329,12 @@ class ChannelWorker:
         await self.end()
         try:
             # Handles that still ask learn that the actor has ended and did not die.
-            await asyncio.to_thread(_ask_manager, "note", self._name, None)
+            await asyncio.to_thread(ask_manager, "note", self._name, None)
         finally:
             ray.kill(ray.get_runtime_context().current_actor)  # frees the name at once
 
 
-def _ask_manager(method: str, *args: Any) -> Any:
+def ask_manager(method: str, *args: Any) -> Any:
     """Ask the manager and wait; `ray.get` would warn about waiting inside an event loop."""
     asked = getattr(NodeManager.get_proxy().actor, method).remote(*args)
     return asked.future().result(_MANAGER_S)

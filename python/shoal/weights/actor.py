@@ -5,10 +5,11 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.channel import ChannelWorker
+from shoal.channel.actor import ChannelWorker, ask_manager
 from shoal.channel.remote import RemoteQueues
 from shoal.deadline import Deadline
 from shoal.errors import ShoalError
+from shoal.manager import NodeManager
 from shoal.manager.base import required_namespace
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import SessionQueues
@@ -23,6 +24,9 @@ PREFIX = "weights/"
 
 _MANY = 64
 """Maximum number of queues that stay open."""
+
+_SKIPPED = 2**16
+"""Epochs that are left out after a loss of memory: as many may have begun since the last note."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,12 @@ class WeightsWorker(ChannelWorker):
         self, name: str, settings: WeightsSettings, namespace: str, *, log: str = ""
     ) -> None:
         super().__init__(name, settings, namespace, log=log)
-        with contextlib.suppress(FileExistsError):  # the actor was started again
-            Store.create(self._session.token, settings.keep, settings.version_bytes)
+        self._epoch_note, self._noted_epoch = f"{name}, epoch", 0
+        least = 0
+        if self._former is not None:  # if there is no page, it was lost, and all versions with it
+            least = (ask_manager("noted", self._epoch_note) or 0) + _SKIPPED
+        with contextlib.suppress(FileExistsError):
+            Store.create(self._session.token, settings.keep, settings.version_bytes, least)
         shown = settings.name.removeprefix(PREFIX)
         self._store = Store.of(self._session.token, f"the weights {shown!r}", lambda: None)
         if settings.num_actors > 1:
@@ -92,7 +100,15 @@ class WeightsWorker(ChannelWorker):
     def _look_around(self) -> None:
         super()._look_around()
         with contextlib.suppress(ShoalError):
+            self._note_epoch()
             self._store.sweep()
+
+    def _note_epoch(self) -> None:
+        """Tell the job's manager the newest epoch, in case that this memory is lost."""
+        newest = self._store.control.newest
+        if newest is not None and newest.epoch > self._noted_epoch:
+            self._noted_epoch = newest.epoch
+            NodeManager.get_proxy().actor.note.remote(self._epoch_note, newest.epoch)
 
 
 class OwnQueues:

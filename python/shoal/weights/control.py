@@ -78,9 +78,11 @@ class ControlPage:
         except OSError as error:
             raise WeightsNotFoundError(f"no weights in {folder}: {error.strerror}") from None
         try:
-            if os.fstat(descriptor).st_size < _SIZE:
+            found = os.fstat(descriptor)
+            if found.st_size < _SIZE:
                 raise WeightsCorruptError(f"{folder / CONTROL} is shorter than {_SIZE} bytes")
             self._memory = mmap.mmap(descriptor, _SIZE)
+            self._file = found.st_dev, found.st_ino  # of no other file, as long as it is mapped
         finally:
             os.close(descriptor)
         if self._word(0).value != _MAGIC:
@@ -99,7 +101,14 @@ class ControlPage:
         self.keeps_descriptors = bool(self._word(_DESCRIPTORS).value)
 
     @staticmethod
-    def create(folder: Path, keep: int, max_bytes: int | None, *, keeps_descriptors: bool) -> None:
+    def create(
+        folder: Path,
+        keep: int,
+        max_bytes: int | None,
+        *,
+        keeps_descriptors: bool,
+        least_epoch: int = 0,
+    ) -> None:
         """Make the page of a folder that has none; it appears complete.
 
         Raises:
@@ -111,6 +120,7 @@ class ControlPage:
             _KEEP: keep,
             _MAX_BYTES: max_bytes or 0,
             _DESCRIPTORS: keeps_descriptors,
+            _EPOCH: least_epoch,
         }
         for at, value in words.items():
             page[at : at + 8] = int(value).to_bytes(8, "little")
@@ -142,7 +152,10 @@ class ControlPage:
 
     @property
     def least_epoch(self) -> int:
-        """An epoch that other nodes have seen, and that new ones have to exceed."""
+        """An epoch that processes may have seen before this memory was made, or 0.
+
+        All epochs in which versions are published from now on have to be greater.
+        """
         return self._word(_EPOCH).value
 
     @least_epoch.setter
@@ -167,8 +180,12 @@ class ControlPage:
         self._ring()
 
     def is_there(self) -> bool:
-        """Whether the page was not removed, as it is at the end of a job."""
-        return (self.folder / CONTROL).exists()
+        """Whether the page was not removed, as it is at the end of a job, nor made anew."""
+        try:
+            found = (self.folder / CONTROL).stat()
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._file
 
     def wait(self, packed: int, announced: int, wait: LongWait, check: Callable[[], None]) -> bool:
         """Wait until the newest version or the announced one is another, or the weights end.
@@ -246,7 +263,7 @@ class ControlPage:
 
     def _sleep(self, bell: int, seconds: float) -> None:
         if _FUTEX is None:
-            time.sleep(min(_TRY_S, seconds))
+            time.sleep(min(_TRY_S, seconds))  # the bell cannot be waited for on this machine
             return
         whole = int(seconds)
         limit = _Timespec(whole, int((seconds - whole) * 1e9))

@@ -36,12 +36,17 @@ only, which the next `sweep` removes. After it there is a version that the next 
 the others: those of the newest version, which the publisher's lock keeps. A retired file stays as
 long as a version `v…` names it. A reader locks all files of a version before it looks for `v…`.
 
+*Versions never go back.* A publisher goes on in the epoch of the newest version only if that is its
+own, and else begins a greater one. If the memory was lost, the next process of the actor makes the
+page with an epoch that exceeds those that it knows of (`actor`). If a follower has seen a greater
+one all the same, it asks for a version after one that is not there (`following`); from then on every
+new epoch exceeds that one.
+
 `store` has the steps of one publisher, `parts` those of several that publish one version.
 """
 
 import contextlib
 import errno
-import fcntl
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -56,7 +61,7 @@ from shoal.errors import (
     WeightsMemoryError,
 )
 from shoal.shm.shared_files import sweep
-from shoal.shm.shared_files.pool import lock_and_map
+from shoal.shm.shared_files.pool import is_locked, lock_and_map
 from shoal.weights.control import ControlPage, publisher_lock
 from shoal.weights.description import Description, read, read_file
 from shoal.weights.holders import holders, record, sweep_records
@@ -234,8 +239,9 @@ class VersionFolder:
             return
         named = self.named()
         for file in retired:
-            if file.part not in named and not _is_held(file.path):
-                file.path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # the folder is being removed
+                if file.part not in named and not is_locked(file.path):
+                    file.path.unlink()
 
     def named(self) -> dict[FilePart, list[Version]]:
         """Return the versions that name each file; those that are retired do not count."""
@@ -325,20 +331,3 @@ class VersionFolder:
     def path_of(self, kind: str, part: Version | FilePart) -> Path:
         """Return the path of a file: `v` for a version, `r` for a retired one or another part."""
         return self.folder / f"{kind}{'-'.join(map(str, part if any(part[2:]) else part[:2]))}"
-
-
-def _is_held(path: Path) -> bool:
-    """Whether a reader holds a version."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # `close` would not unlock it if a child forked meanwhile has inherited the descriptor.
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

@@ -149,6 +149,12 @@ def serve(store: Store, queues: SourceQueues) -> None:
             _log.warning("%s: a question of another node was lost: %s", store.name, error)
             time.sleep(_PAUSE_S)  # whatever it is, it does not fill the log
             continue
+        store.control.least_epoch = ask.epoch
+        seen = Version.unpacked(ask.after)
+        if seen is not None and ask.after > store.control.packed:
+            # This node has lost its memory; what is published now has to be newer all the same.
+            # Here, because only one thread may write the word.
+            store.control.least_epoch = seen.epoch
         run_in_thread(partial(_answer, store, queues, ask))
 
 
@@ -167,11 +173,7 @@ def _answer(store: Store, queues: SourceQueues, ask: Ask) -> None:
 
 def _messages(store: Store, ask: Ask) -> Iterator[Any]:
     """Yield the answer: a version; None if there is none yet; or that the weights were closed."""
-    control, seen = store.control, Version.unpacked(ask.after)
-    control.least_epoch = ask.epoch
-    if seen is not None and ask.after > control.packed:
-        # This node has lost its memory; what is published now has to be newer all the same.
-        control.least_epoch = seen.epoch
+    control = store.control
     if store.follows:
         store.newest()  # from now on this node follows its own source
         if not control.is_following and control.end is None:
@@ -221,7 +223,7 @@ def follow(
             _stop(control)
             _log.warning("%s: %s: %s", describe_self(), store.name, error)
             follower = next(followers)
-            time.sleep(_PAUSE_S)  # nothing tells when it is reached again
+            time.sleep(_PAUSE_S)  # nothing tells when a source can be reached again
 
 
 def _stop(control: ControlPage) -> None:

@@ -120,7 +120,7 @@ class _Source(NamedTuple):
             written = self.value._version  # noqa: SLF001  (torch has no other name for it)
         except RuntimeError:  # an inference tensor has no version
             return None
-        storage = StorageWeakRef(self.value.untyped_storage())  # type: ignore[no-untyped-call]  # of torch
+        storage = StorageWeakRef(self.value.untyped_storage())  # type: ignore[no-untyped-call]  # torch has no types for it
         return Mark(storage, written, self.first)
 
 

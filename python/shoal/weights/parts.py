@@ -188,7 +188,8 @@ def _check_new(store: Store, part: VersionPart, newest: Version | None) -> None:
             raise ShoalValueError(
                 f"{describe_self()}: publish: {part} is there already, from process {other.process[1]}"
             )
-    if newest is not None and newest.epoch == store.epoch and part.number <= newest.number:
+    continues = newest is not None and newest.epoch == store.next_epoch(newest, {store.epoch})
+    if newest is not None and continues and part.number <= newest.number:
         raise ShoalValueError(
             f"{describe_self()}: publish: version={part.number} after {newest}: expected an integer, "
             f"at least {newest.number + 1}"
@@ -272,11 +273,8 @@ def _commit(store: Store, part: VersionPart) -> None:
     if len(parts) < part.size or set(writing.values()) - {one.process for one in parts}:
         return
     newest = store.newest_there()
-    epochs = {one.epoch for one in parts}
-    epoch = store.control.least_epoch + 1
-    if newest is not None:
-        continues = epochs == {newest.epoch} and part.number > newest.number
-        epoch = newest.epoch if continues else max(newest.epoch + 1, epoch)
+    is_later = newest is None or part.number > newest.number
+    epoch = store.next_epoch(newest, {one.epoch for one in parts} if is_later else ())
     version = Version(epoch, part.number)
     merged = _Merged(version)
     for one in parts:

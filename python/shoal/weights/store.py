@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -87,25 +87,30 @@ class Store(VersionFolder):
         pool, self._pool = self._pool, None
         if pool is not None:
             _close(self._origin, pool)
-        _stores.pop(str(self.folder), None)
+        if _stores.get(str(self.folder)) is self:
+            _stores.pop(str(self.folder), None)
 
     @classmethod
-    def create(cls, folder: str, keep: int, max_bytes: int | None) -> None:
+    def create(cls, folder: str, keep: int, max_bytes: int | None, least_epoch: int = 0) -> None:
         """Make the weights of a folder.
 
         Args:
             folder: An existing folder in memory, of this user.
             keep: Number of versions that stay, whoever holds others.
             max_bytes: Maximum number of bytes of all versions; None for no bound.
+            least_epoch: An epoch that the epochs of all versions exceed.
 
         Raises:
             ShoalValueError: An argument is not valid.
+            FileExistsError: The folder has weights.
             WeightsMemoryError: The folder has no room for a page.
         """
         cls.check_bounds(keep, max_bytes)
         try:
             keeps = Pool(folder).keeps_descriptor
-            ControlPage.create(Path(folder), keep, max_bytes, keeps_descriptors=keeps)
+            ControlPage.create(
+                Path(folder), keep, max_bytes, keeps_descriptors=keeps, least_epoch=least_epoch
+            )
         except NoRoomError as error:
             raise WeightsMemoryError(f"{folder} has no room for weights: {error}") from None
         except ChannelError as error:
@@ -242,18 +247,32 @@ class Store(VersionFolder):
         return found
 
     def _next(self, newest: Version | None, number: int | None) -> Version:
-        continues = newest is not None and newest.epoch == self.epoch
-        known = max(0 if newest is None else newest.epoch, self.control.least_epoch)
-        epoch = newest.epoch if newest is not None and continues else known + 1
-        least = newest.number + 1 if newest is not None and continues else 0
+        epoch = self.next_epoch(newest, {self.epoch})
+        least = newest.number + 1 if newest is not None and newest.epoch == epoch else 0
         if number is None:
             return Version(epoch, max(1, least))
         if type(number) is not int or not least <= number <= MOST_IN_EPOCH:
-            after = f" after {newest}" if continues else ""
+            after = f" after {newest}" if least else ""
             raise ShoalValueError(
                 f"publish: version={number!r}{after}: expected an integer, at least {least}"
             )
         return Version(epoch, number)
+
+    def next_epoch(self, newest: Version | None, epochs: Collection[int | None]) -> int:
+        """Return the epoch of the version after the newest one; under the publisher's lock.
+
+        Args:
+            newest: The newest version.
+            epochs: Those in which the publishers of the next one have published last. If all have
+                published the newest one, they continue in its epoch.
+        """
+        seen = self.control.least_epoch
+        if newest is None:
+            return seen + 1
+        # A newest version that does not exceed what was seen follows a loss of memory: its number
+        # was given before, or will be older than one that a reader has.
+        continues = set(epochs) == {newest.epoch} and newest.epoch > seen
+        return newest.epoch if continues else max(newest.epoch, seen) + 1
 
     def take_file(self, size: int) -> PayloadFile:
         """Return a file that no reader can see, with room for a version."""

@@ -93,7 +93,7 @@ def send(snapshot: Snapshot, held: Collection[bytes]) -> Iterator[Head | list[By
     for number in sent:
         block = np.frombuffer(snapshot.block(number), np.uint8) if sizes[number] else None
         for at in range(0, sizes[number], _MESSAGE):
-            part = block[at : at + _MESSAGE]  # type: ignore[index]  # it has bytes
+            part = block[at : at + _MESSAGE]  # type: ignore[index]  # a block without bytes has no steps
             if length + part.nbytes > _MESSAGE and message:
                 yield message
                 message, length = [], 0

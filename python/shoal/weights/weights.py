@@ -379,7 +379,8 @@ class Weights:
             ShoalTimeoutError: There is no version.
         """
         timeout = _TRANSFER_S if self._opened().follows else 0
-        return self.latest(timeout=timeout).diff(target)  # type: ignore[no-any-return]  # not async
+        snapshot: Snapshot = self.latest(timeout=timeout)
+        return snapshot.diff(target)
 
     def stats(self) -> WeightsStats:
         """Return which versions are in memory, and which process holds which since when."""

@@ -25,7 +25,7 @@ from shoal.shm.shared_files.mapping import (
 )
 from shoal.shm.shared_files.names import FileName, LinkName, is_dead, key_of
 
-__all__ = ["NoRoomError", "PayloadFile", "Pool"]
+__all__ = ["NoRoomError", "PayloadFile", "Pool", "is_locked", "lock_and_map"]
 
 _STEP = HUGE_PAGE
 """Sizes of larger files are multiples of this, so that payloads of similar sizes reuse a file."""
@@ -102,7 +102,7 @@ class PayloadFile:
         try:
             if self.path.stat().st_nlink != 1:
                 return False
-            return not _is_locked(self.path)
+            return not is_locked(self.path)
         except FileNotFoundError:
             return False  # the folder was removed, so the file cannot be reused
 
@@ -255,7 +255,7 @@ class Pool:
                 counts = counts and file.is_idle()
                 for keeps in (False, True) if counts else ():
                     view = lock_and_map(str(path), 1, keep=keeps)
-                    locked = _is_locked(path)
+                    locked = is_locked(path)
                     view.release()
                     del view
                     if locked and file.is_idle():
@@ -294,7 +294,12 @@ def lock_and_map(path: str, size: int, *, keep: bool) -> memoryview:
     return view
 
 
-def _is_locked(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
+    """Whether a reader holds the lock on a file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

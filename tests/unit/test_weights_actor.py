@@ -1,0 +1,98 @@
+"""The actor of weights: what its next process does with the memory of the one before, or without."""
+
+import asyncio
+import concurrent.futures
+from types import SimpleNamespace
+
+import pytest
+
+from shoal.channel import actor as channel_actor
+from shoal.deadline import Deadline
+from shoal.errors import WeightsClosed
+from shoal.manager import NodeManager
+from shoal.weights import Version
+from shoal.weights.actor import WeightsSettings, WeightsWorker
+from shoal.weights.layout import StateLayout
+from shoal.weights.store import Store
+from support.channel_actor import Reference
+
+
+class Manager:
+    """Double of the job's manager, which keeps the notes of actors."""
+
+    def __init__(self):
+        self.notes = {}
+        self.actor = SimpleNamespace(
+            note=SimpleNamespace(remote=self._note), noted=SimpleNamespace(remote=self._noted)
+        )
+
+    def _note(self, name, value):
+        self.notes[name] = value
+        return self._noted(name)
+
+    def _noted(self, name):
+        future = concurrent.futures.Future()
+        future.set_result(self.notes.get(name))
+        return Reference(future)
+
+
+@pytest.fixture
+def start(place, monkeypatch):
+    """Start the next process of the actor; return its object."""
+    manager, started = Manager(), []
+    monkeypatch.setenv("SHOAL_SHM_DIR", place)
+    monkeypatch.setattr(NodeManager, "get_proxy", lambda: manager)
+    monkeypatch.setattr(channel_actor, "set_context", lambda **_: None)
+    monkeypatch.setattr(WeightsWorker, "_begin", lambda _: None)  # no upkeep but that of the test
+
+    def start():
+        worker = WeightsWorker("weights/policy:0", WeightsSettings("weights/policy"), "job")
+        started.append(worker)
+        return worker
+
+    yield start
+    asyncio.run(started[-1].end())
+
+
+def publish(worker):
+    store = Store.of(worker._session.token, "the weights 'policy'", lambda: None)
+    return store.publish(StateLayout({"a": 1}), None, Deadline(0))
+
+
+def test_the_next_process_of_the_actor_keeps_the_versions(start):
+    worker = start()
+    assert publish(worker) == Version(1, 1)
+    again = start()
+    assert again._session.token == worker._session.token
+    assert publish(again) == Version(1, 2)
+
+
+def test_versions_in_memory_that_was_made_anew_are_newer_than_those_that_were_lost(start):
+    last = Version(0, 0)
+    for epochs in (1, 3):
+        worker = start()
+        folder = worker._session.token
+        for _ in range(epochs):
+            Store(folder, "the weights 'policy'").publish(StateLayout({"a": 1}), None, Deadline(0))
+        worker._look_around()
+        # More, before the actor has noted it.
+        newest = publish(worker)
+        assert newest > last
+        last = newest
+        worker._session.close()  # the last process that has it open removes the memory
+    worker = start()
+    assert worker._session.token != folder
+    assert publish(worker) > last
+
+
+def test_versions_are_newer_also_if_only_the_page_was_lost(start):
+    worker = start()
+    last = publish(worker)
+    store = worker._store
+    for path in store.folder.glob("v*"):
+        path.unlink()
+    (store.folder / "weights").unlink()
+    worker = start()
+    with pytest.raises(WeightsClosed, match="are gone"):
+        store.publish(StateLayout({"a": 1}), None, Deadline(0))
+    assert publish(worker) > last
