@@ -584,20 +584,6 @@ def test_a_folder_without_weights_or_with_others_is_refused(weights, place):
         Store(str(weights.folder), "x")
 
 
-def test_making_a_folder_again_shows_no_version_to_those_who_use_it(weights, monkeypatch):
-    seen, link = [], os.link
-
-    def look(source, target):
-        seen.append(weights.versions)
-        link(source, target)
-
-    monkeypatch.setattr(os, "link", look)
-    with pytest.raises(FileExistsError):
-        Store.create(str(weights.folder), 2, None)
-    assert seen
-    assert not any(seen)
-
-
 def test_a_damaged_version_is_an_error(weights):
     weights.publish({"a": 1})
     with (weights.folder / "v1-1").open("r+b") as file:

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from shoal.manager import NodeManager
 from shoal.weights import Version
 from shoal.weights.actor import WeightsSettings, WeightsWorker
 from shoal.weights.layout import StateLayout
+from shoal.weights.stats import version_files
 from shoal.weights.store import Store
 from support.channel_actor import Reference
 
@@ -96,3 +98,17 @@ def test_versions_are_newer_also_if_only_the_page_was_lost(start):
     with pytest.raises(WeightsClosed, match="are gone"):
         store.publish(StateLayout({"a": 1}), None, Deadline(0))
     assert publish(worker) > last
+
+
+def test_making_a_folder_again_shows_no_version_to_those_who_use_it(weights_folder, monkeypatch):
+    seen, link = [], os.link
+
+    def look(source, target):
+        seen.append(version_files(weights_folder))
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", look)
+    with pytest.raises(FileExistsError):
+        Store.create(str(weights_folder), 2, None)
+    assert seen
+    assert not any(seen)
