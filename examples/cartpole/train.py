@@ -72,9 +72,7 @@ def main(
             group.ready()
         # A channel is a set of queues, one for each key. Here a key is an actor's rank.
         episodes = Channel.create("episodes", maxsize=1024)
-        # Weights are read on every node, but published on one only: here that of the first actor.
-        home = next(entry["node"] for entry in plan if entry["component"] == "actor")
-        policies = Weights.create("policies", node_rank=home)
+        policies = Weights.create("policies")
 
         progress = Progress()
         with Board(console, progress) as board:

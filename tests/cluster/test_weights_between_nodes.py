@@ -37,10 +37,11 @@ class Rollout(Worker):
             return str(error)
 
 with Cluster(num_nodes=2) as cluster:
-    weights = Weights.create("policy")
-    trainer = Trainer.create_group().launch(cluster, NodePlacementStrategy([0]), "trainer", wait=True)
+    weights = Weights.create("policy", push=True)
+    print("undecided", weights.node_rank, flush=True)
+    trainer = Trainer.create_group().launch(cluster, NodePlacementStrategy([1]), "trainer", wait=True)
     rollouts = Rollout.create_group().launch(
-        cluster, NodePlacementStrategy([0, 1, 1]), "rollouts", wait=True
+        cluster, NodePlacementStrategy([0, 0, 1]), "rollouts", wait=True
     )
     last = None
     for number in range(1, 6):
@@ -48,8 +49,9 @@ with Cluster(num_nodes=2) as cluster:
         (last,) = trainer.publish(weights, number).wait()
         found = waiting.wait()
         print("read", number, found == [(last, number, float(number))] * 3, flush=True)
-    print("newest", rollouts.read(weights, None).wait()[2][1], flush=True)
+    print("newest", rollouts.read(weights, None).wait()[0][1], flush=True)
     print("refused", rollouts.execute_on(1).publish(weights).wait()[0], flush=True)
+    print("decided", weights.node_rank, flush=True)
     waiting = rollouts.wait(weights)
     weights.close("training has converged")
     print("closed", sum("were closed: training has converged" in text for text in waiting.wait()), flush=True)
@@ -76,6 +78,8 @@ def test_workers_of_another_node_read_each_version(tmp_path):
     for number in range(1, 6):
         assert f"read {number} True" in log, log
     assert "newest 5" in log, log
-    assert "the weights 'policy' are published on node 0; to publish here" in log, log
+    assert "undecided None" in log, log
+    assert "the weights 'policy' are published on node 1; to publish here" in log, log
+    assert "decided 1" in log, log
     assert "closed 3" in log, log
     assert running.returncode == 0, log

@@ -168,6 +168,12 @@ class NodeManager(Manager):
         """Keep a value of a host for the process that replaces the host if it dies."""
         self._notes[name] = value
 
+    def note_once(self, name: str, value: Any) -> Any:
+        """Keep a value unless one is kept already; return the one that is kept."""
+        if self._notes.get(name) is None:
+            self._notes[name] = value
+        return self._notes[name]
+
     def noted(self, name: str) -> Any:
         """Return the value that a host noted, or None."""
         return self._notes.get(name)

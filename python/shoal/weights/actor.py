@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +18,16 @@ from shoal.shm import Queue
 from shoal.weights.following import follow, serve, source_of
 from shoal.weights.store import Store
 
-__all__ = ["PREFIX", "WeightsSettings", "WeightsWorker"]
+__all__ = ["PREFIX", "WeightsSettings", "WeightsWorker", "home_of"]
 
 PREFIX = "weights/"
 """The name of the actors begins with it, so that a channel may have the name of weights."""
 
 _MANY = 64
 """Maximum number of queues that stay open."""
+
+_PAUSE_S = 0.5
+"""Seconds between two questions where versions are published, before the first is."""
 
 _SKIPPED = 2**16
 """Epochs that are left out after a loss of memory: as many may have begun since the last note."""
@@ -36,13 +40,14 @@ class WeightsSettings(ChannelSettings):
     Attributes:
         keep: Number of versions that stay.
         version_bytes: Maximum bytes of all versions; None for no bound.
-        home: The index of the actor on whose node versions are published.
+        home: The index of the actor on whose node versions are published; None for the node of the
+            process that publishes first.
         push: Whether each version is sent to all nodes at once, not only to those with readers.
     """
 
     keep: int = 2
     version_bytes: int | None = None
-    home: int = 0
+    home: int | None = 0
     push: bool = False
 
     def differing(self, wanted: ChannelSettings) -> list[str]:
@@ -53,6 +58,26 @@ class WeightsSettings(ChannelSettings):
             for name, shown in pairs.items()
             if getattr(self, name) != getattr(wanted, name, None)
         ]
+
+
+def home_of(settings: WeightsSettings, claimed_by: int | None = None) -> int | None:
+    """Return the index of the home; None if there is none yet.
+
+    Args:
+        settings: The weights.
+        claimed_by: The index that becomes the home if there is none; None for none.
+    """
+    if settings.home is not None:
+        return settings.home
+    if claimed_by is None:
+        found: int | None = ask_manager("noted", _home_note(settings.name))
+        return found
+    home: int = ask_manager("note_once", _home_note(settings.name), claimed_by)
+    return home
+
+
+def _home_note(name: str) -> str:
+    return f"{name}, home"
 
 
 class WeightsWorker(ChannelWorker):
@@ -75,10 +100,13 @@ class WeightsWorker(ChannelWorker):
         shown = settings.name.removeprefix(PREFIX)
         self._store = Store.of(self._session.token, f"the weights {shown!r}", lambda: None)
         if settings.num_actors > 1:
-            self._home, self._push = settings.home, settings.push
-            self._index = int(name.rpartition(":")[2])
-            self._store.follows = self._index != self._home
-            for target in (self._serve, *([self._follow] if self._store.follows else [])):
+            self._weights, self._index = settings, int(name.rpartition(":")[2])
+            if self._former is None and self._index == 0:
+                ask_manager("note", _home_note(settings.name), None)  # of weights that were closed
+            self._store.follows = True
+            if home_of(settings) == self._index:
+                self._store.control.make_home()
+            for target in (self._serve, self._follow):
                 threading.Thread(target=target, name="shoal-weights", daemon=True).start()
 
     def _serve(self) -> None:
@@ -86,12 +114,22 @@ class WeightsWorker(ChannelWorker):
         serve(self._store, OwnQueues(queues))
 
     def _follow(self) -> None:
-        source = source_of(self._index, self._home, self._settings.num_actors)
-        sources = [
-            RemoteQueues(self._settings, required_namespace(), index)
-            for index in dict.fromkeys((source, self._home))
-        ]
-        follow(self._store, sources, f"to {self._index}", always=self._push)
+        """Follow the home, once there is one, if that is another node."""
+        settings, store = self._weights, self._store
+        while store.follows and store.control.is_there():
+            home = home_of(settings)
+            if home is None:
+                time.sleep(_PAUSE_S)  # nothing tells when the first process publishes elsewhere
+                continue
+            if home == self._index:
+                break
+            source = source_of(self._index, home, settings.num_actors)
+            sources = [
+                RemoteQueues(settings, required_namespace(), index)
+                for index in dict.fromkeys((source, home))
+            ]
+            follow(store, sources, f"to {self._index}", always=settings.push)
+            break
 
     async def close_weights(self, reason: str) -> None:
         """End all waits on this node."""

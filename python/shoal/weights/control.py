@@ -35,7 +35,7 @@ _TEXT = 128
 
 # The place of each word.
 _NEWEST, _KEEP, _MAX_BYTES, _DESCRIPTORS, _BELL, _CLOSED = 8, 16, 24, 32, 40, 44
-_ANNOUNCED, _WANTED, _FOLLOWING, _EPOCH = 48, 56, 60, 64
+_ANNOUNCED, _WANTED, _FOLLOWING, _EPOCH, _HOME = 48, 56, 60, 64, 72
 
 _SLICE_S = 0.5
 """Seconds that a wait sleeps at most: a publisher may die before it rings the bell."""
@@ -96,6 +96,7 @@ class ControlPage:
         self._announced = self._word(_ANNOUNCED)
         self._wanted = ctypes.c_uint32.from_buffer(self._memory, _WANTED)
         self._following = ctypes.c_uint32.from_buffer(self._memory, _FOLLOWING)
+        self._home = ctypes.c_uint32.from_buffer(self._memory, _HOME)
         self.keep = self._word(_KEEP).value
         self.max_bytes: int | None = self._word(_MAX_BYTES).value or None
         self.keeps_descriptors = bool(self._word(_DESCRIPTORS).value)
@@ -210,7 +211,17 @@ class ControlPage:
             self._sleep(bell, wait.step(_SLICE_S))
             wait.tick()
 
-    # On a node that follows another one; see `following`.
+    # With several nodes; see `following`.
+
+    @property
+    def is_home(self) -> bool:
+        """Whether versions are published on this node."""
+        return bool(self._home.value)
+
+    def make_home(self) -> None:
+        """Say that versions are published on this node."""
+        self._home.value = 1
+        self._ring()
 
     @property
     def announced(self) -> int:
@@ -256,7 +267,7 @@ class ControlPage:
         end = time.monotonic() + seconds
         while True:
             bell, left = self._bell.value, end - time.monotonic()
-            if self.is_following or self._closed.value or left <= 0:
+            if self.is_following or self.is_home or self._closed.value or left <= 0:
                 return
             check()
             self._sleep(bell, min(left, _SLICE_S))

@@ -90,16 +90,23 @@ class VersionFolder:
         WeightsCorruptError: They are of another format, or damaged.
     """
 
-    follows = False
-    """Whether versions are sent to this node from another one."""
-
     def __init__(self, folder: str, name: str, check: Callable[[], None] = lambda: None) -> None:
         self.folder = Path(folder)
         self.name = name
         self.control = ControlPage(self.folder)
         self.check_job = check
+        self._is_alone = True
         self._seen: weakref.ref[Snapshot] | None = None
         self._files_of: dict[Version, tuple[FilePart, ...]] = {}
+
+    @property
+    def follows(self) -> bool:
+        """Whether versions are sent to this node from another one; not before this is set."""
+        return not (self._is_alone or self.control.is_home)
+
+    @follows.setter
+    def follows(self, follows: bool) -> None:
+        self._is_alone = not follows
 
     # Reading.
 

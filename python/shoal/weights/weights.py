@@ -30,7 +30,7 @@ from shoal.manager import NodeManager
 from shoal.process import Origin
 from shoal.queues.wait import JOB_HAS_ENDED
 from shoal.reused_threads import run_in_thread
-from shoal.weights.actor import PREFIX, WeightsSettings, WeightsWorker
+from shoal.weights.actor import PREFIX, WeightsSettings, WeightsWorker, home_of
 from shoal.weights.layout import StateLayout
 from shoal.weights.part_names import VersionPart
 from shoal.weights.parts import publish_part
@@ -79,6 +79,7 @@ class Weights:
         self._settings = settings
         self._routes = routes
         self._store: Store | None = None
+        self._index = 0  # of the actor whose memory that is
         self._lock = threading.Lock()
         self._origin = Origin()
         self._pending: list[Future] = []  # the publishes of this handle that have not ended
@@ -104,8 +105,8 @@ class Weights:
                 stay as long as a snapshot of them does.
             max_bytes: Maximum number of bytes of all versions in memory; None for no bound below
                 the size of the file system.
-            node_rank: The node on which versions are published; None for the node of the caller.
-                They are read on all nodes.
+            node_rank: The node on which versions are published; None for the node of the process
+                that publishes the first. They are read on all nodes.
             push: Whether each version is sent to every node as soon as it is published; otherwise
                 only to nodes that have readers.
             timeout: Maximum seconds of the start; None for the default.
@@ -117,41 +118,38 @@ class Weights:
         """
         _check_name(name)
         Store.check_bounds(keep, max_bytes)
-        named, node_rank = (
-            node_rank,
-            max(0, current().node_rank) if node_rank is None else node_rank,
-        )
-        nodes = 1
-        if in_process() is None:
-            nodes = NodeManager.get_proxy().num_nodes()
-            if type(node_rank) is not int or not 0 <= node_rank < nodes:
-                raise ShoalValueError(
-                    f"weights {name!r}: node_rank={node_rank!r}: expected a node, 0 to {nodes - 1}"
-                )
+        nodes = 1 if in_process() is not None else NodeManager.get_proxy().num_nodes()
+        here = max(0, current().node_rank)
+        home = here if nodes == 1 and node_rank is None else node_rank
+        is_node = home is None or (type(home) is int and 0 <= home < nodes)
+        if in_process() is None and not is_node:
+            raise ShoalValueError(
+                f"weights {name!r}: node_rank={node_rank!r}: expected a node, 0 to {nodes - 1}"
+            )
         settings = WeightsSettings(
             PREFIX + name,
             maxsize=_MESSAGES,
             max_bytes=_TRANSFER_BYTES * nodes,
             keep=keep,
             version_bytes=max_bytes,
-            home=node_rank,
+            home=home,
             push=push,
         )
         try:
             found, routes = create(
                 settings,
                 distributed=True,
-                node_rank=node_rank,
+                node_rank=0 if home is None else home,
                 deadline=Deadline(timeout),
                 worker_cls=WeightsWorker,
             )
         except ChannelExistsError as error:
             raise WeightsExistsError(_worded(error, name)) from None
         weights = cls(_checked(found, name), routes)
-        if named is not None and named != weights.node_rank:
+        if node_rank is not None and node_rank != weights.node_rank:
             raise WeightsExistsError(
                 f"{describe_self()}: the weights {name!r} exists, with node_rank={weights.node_rank} (asked "
-                f"for: {named}); connect to them with Weights.connect, or choose another name"
+                f"for: {node_rank}); connect to them with Weights.connect, or choose another name"
             )
         return weights
 
@@ -179,9 +177,9 @@ class Weights:
         return self._settings.name.removeprefix(PREFIX)
 
     @property
-    def node_rank(self) -> int:
-        """The node on which versions are published."""
-        return self._settings.home
+    def node_rank(self) -> int | None:
+        """The node on which versions are published; None if that is not known yet."""
+        return home_of(self._settings)
 
     @property
     def newest(self) -> Version | None:
@@ -237,11 +235,7 @@ class Weights:
         """
         store, deadline = self._opened(), Deadline(timeout)
         if store.follows:
-            raise WeightsError(
-                f"{describe_self()}: publish: the weights {self.name!r} are published on node "
-                f"{self._settings.home}; to publish here, create them with "
-                f"node_rank={max(0, current().node_rank)}"
-            )
+            self._claim(store)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(state, torch.nn.Module):
             state = state.state_dict()
@@ -412,13 +406,27 @@ class Weights:
         with contextlib.suppress(ChannelError):  # its actor has ended already
             self._routes.end(now=True)
 
+    def _claim(self, store: Store) -> None:
+        """Make this node the one on which versions are published, if there is none yet.
+
+        Raises:
+            WeightsError: It is another one.
+        """
+        home = home_of(self._settings, claimed_by=self._index)
+        if home != self._index:
+            raise WeightsError(
+                f"{describe_self()}: publish: the weights {self.name!r} are published on node {home}; to "
+                f"publish here, create them with node_rank={max(0, current().node_rank)}"
+            )
+        store.control.make_home()
+
     def _opened(self) -> Store:
         if self._store is None:
             self._check_job()
             folder, index = self._folder()
             store = Store.of(folder, f"the weights {self.name!r}", self._check_job)
-            store.follows = index != self._settings.home
-            self._store = store
+            store.follows = self._settings.num_actors > 1 and index != self._settings.home
+            self._store, self._index = store, index
         return self._store
 
     def _folder(self) -> tuple[str, int]:
@@ -432,7 +440,7 @@ class Weights:
                 ) from None
             with contextlib.suppress(FileExistsError):
                 Store.create(folder, self._settings.keep, self._settings.version_bytes)
-            return folder, self._settings.home
+            return folder, 0
         locations, own = self._settings.locations, current().node_rank
         # Nodes of a test may share their memory.
         order = sorted(range(len(locations)), key=lambda index: index != own)
