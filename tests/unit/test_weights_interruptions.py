@@ -5,14 +5,15 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from shoal.deadline import Deadline
-from shoal.weights import Version, hashing, layout
+from shoal.weights import Version, hashing, layout, store as stores
 from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
-from support.processes import DEADLINE_S
+from support.processes import DEADLINE_S, until
 
 torch = pytest.importorskip("torch")
 
@@ -102,3 +103,22 @@ def check_that_nothing_is_left_of_a_publish(store, state):
     store.forget()
     left = {path.name for path in store.folder.iterdir()}
     assert left == {"v1-1", "v1-2", "weights", "publisher"}
+
+
+@pytest.mark.parametrize("how", ["closed", "removed"])
+def test_a_publisher_gives_up_its_files_once_the_weights_have_ended(store, monkeypatch, how):
+    def files():
+        return [path for path in store.folder.glob("p*") if path.name != "publisher"]
+
+    monkeypatch.setattr(stores, "_LOOK_S", 0.01)  # instead of 2 s
+    publish(store, {"a": torch.ones(MIB)})
+    publish(store, {"a": torch.ones(MIB)})
+    mapped = f"{store.folder}/p"
+    assert mapped in Path("/proc/self/maps").read_text()
+    assert len(files()) == 2
+    if how == "closed":
+        Store(str(store.folder), "the same").close("enough")
+    else:
+        (store.folder / "weights").unlink()
+    until(lambda: not files())
+    until(lambda: mapped not in Path("/proc/self/maps").read_text())
