@@ -405,29 +405,6 @@ def test_too_little_memory_is_an_error_before_any_write(weights, monkeypatch):
     assert weights.publish({"a": torch.zeros(MIB)}) == Version(1, 2)
 
 
-def test_a_publisher_that_died_while_it_copied_leaves_nothing(weights):
-    weights.publish({"a": 1})
-    program = """
-import os, signal, sys, torch
-from shoal.deadline import Deadline
-from shoal.weights import store
-from shoal.weights.layout import StateLayout
-from shoal.weights.store import Store
-store.copy_hashed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-layout = StateLayout({"a": torch.ones(2**20)})
-Store(sys.argv[1], "the weights").publish(layout, None, Deadline(60))
-"""
-    died = subprocess.run(
-        [sys.executable, "-c", program, str(weights.folder)], check=False, timeout=60
-    )
-    assert died.returncode == -signal.SIGKILL
-    assert weights.latest()["a"] == 1
-    weights.store.sweep()
-    sizes = [entry.stat().st_size for entry in os.scandir(weights.folder)]
-    assert sum(sizes) < MIB
-    assert weights.publish({"a": 2}) == Version(1, 2)
-
-
 # Deltas and hashes.
 
 

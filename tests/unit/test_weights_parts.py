@@ -4,16 +4,18 @@ import os
 import subprocess
 import sys
 import threading
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from shoal.deadline import Deadline
 from shoal.errors import ShoalTimeoutError, ShoalValueError
-from shoal.weights import Version
+from shoal.weights import Version, layout as layouts, parts
 from shoal.weights.layout import StateLayout
 from shoal.weights.part_names import VersionPart
 from shoal.weights.parts import publish_part
+from shoal.weights.shards import LocalShard, ShardFile
 from shoal.weights.store import Store
 from support.processes import DEADLINE_S, until
 
@@ -118,6 +120,114 @@ def test_a_part_twice_another_size_and_a_name_twice_are_refused(weights_folder, 
         publish(store, {"a": 1}, VersionPart(1, 0, 2))
 
 
+class Row(NamedTuple):
+    """Stands for a distributed tensor of two rows of equal values, of which a process has one."""
+
+    number: int
+    value: float
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    """Let `Row` be published as a distributed tensor is."""
+
+    def shard(name, row, dtype):
+        local = torch.full((1, 4), row.value)
+        return LocalShard(name, local, local.dtype, (2, 4), (row.number, 0), True, (0, 1))
+
+    monkeypatch.setattr(layouts, "is_distributed", lambda value: isinstance(value, Row))
+    monkeypatch.setattr(layouts, "local_shard", shard)
+
+
+class Gate:
+    """Holds up the first call of a function until it is opened."""
+
+    def __init__(self):
+        self.is_reached, self._is_open = threading.Event(), threading.Event()
+
+    def before(self, function):
+        def held(*args, **options):
+            if not self.is_reached.is_set():
+                self.is_reached.set()
+                self._is_open.wait(DEADLINE_S)
+            return function(*args, **options)
+
+        return held
+
+    def open(self):
+        self._is_open.set()
+
+
+def test_of_two_writers_of_one_part_the_one_that_completes_it_later_is_refused(
+    weights_folder, store, monkeypatch
+):
+    gate = Gate()
+    monkeypatch.setattr(parts, "write_file", gate.before(parts.write_file))
+    slow = start(store, {"a": "slow"}, VersionPart(1, 0, 2))
+    assert gate.is_reached.wait(DEADLINE_S)
+    fast = start(store, {"a": "fast"}, VersionPart(1, 0, 2))
+    until(lambda: names(weights_folder, "s1"))
+    gate.open()
+    text = rf"part 0 of 2 of version 1 is there already, from process {os.getpid()}"
+    with pytest.raises(ShoalValueError, match=text):
+        raise slow()
+    assert publish(store, {"b": 2}, VersionPart(1, 1, 2)) == fast() == Version(1, 1)
+    assert dict(latest(store)) == {"a": "fast", "b": 2}
+    assert names(weights_folder, "s") == []
+
+
+def test_a_second_writer_of_a_part_with_shards_is_refused_before_it_writes_any(
+    weights_folder, store, rows, monkeypatch
+):
+    gate = Gate()
+    monkeypatch.setattr(ShardFile, "write", gate.before(ShardFile.write))
+    first = start(store, {"whole": Row(0, 1)}, VersionPart(1, 0, 2))
+    assert gate.is_reached.wait(DEADLINE_S)
+    text = rf"part 0 of 2 of version 1 is being written by process {os.getpid()}"
+    with pytest.raises(ShoalValueError, match=text):
+        publish(store, {"whole": Row(0, 9)}, VersionPart(1, 0, 2))
+    second = start(store, {"whole": Row(1, 2)}, VersionPart(1, 1, 2))
+    until(lambda: names(weights_folder, "s1"))
+    gate.open()
+    assert first() == second() == Version(1, 1)
+    assert latest(store)["whole"].tolist() == [[1] * 4, [2] * 4]
+    assert names(weights_folder, "s") + names(weights_folder, "u") == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize(
+    ("holder", "name", "call"),
+    [(ShardFile, "write", 1), (parts, "write_file", 1), (os, "link", 1), (os, "link", 2)],
+)
+def test_a_part_that_is_interrupted_is_taken_back(
+    weights_folder, store, rows, monkeypatch, holder, name, call, error
+):
+    function, calls = getattr(holder, name), []
+
+    def interrupted(*args, **options):
+        function(*args, **options)
+        calls.append(args)
+        if len(calls) == call:
+            raise error("on purpose")
+
+    state = {"own": torch.ones(10), "whole": Row(0, 1)}
+    layout, part = StateLayout(state, is_part=True), VersionPart(1, 0, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(holder, name, interrupted)
+        with pytest.raises(error, match="on purpose"):
+            publish_part(store, layout, part, Deadline(DEADLINE_S), checksum=True)
+    assert store.files() == []
+    assert names(weights_folder, "s") + names(weights_folder, "u") == []
+    ends = [
+        start(store, {str(rank): rank, "whole": Row(rank, rank)}, VersionPart(1, rank, 2))
+        for rank in range(2)
+    ]
+    assert {end() for end in ends} == {Version(1, 1)}
+    assert latest(store)["whole"].tolist() == [[0] * 4, [1] * 4]
+    store.forget()
+    assert [name for name in names(weights_folder, "p") if name != "publisher"] == []
+
+
 def test_parts_of_dead_processes_are_removed(weights_folder, store):
     dying = subprocess.Popen([sys.executable, "-c", DYING, str(weights_folder)])
     until(lambda: names(weights_folder, "s1"))
@@ -133,7 +243,7 @@ def test_a_version_between_its_parts_makes_them_begin_an_epoch(weights_folder, s
     end()
     first = start(store, {"0": 2}, VersionPart(2, 0, 2))
     until(lambda: names(weights_folder, "s2"))
-    assert store.publish(StateLayout({"other": 1}), 5, Deadline(0)) == Version(1, 5)
+    assert store.publish(StateLayout({"other": 1}), 5, Deadline(DEADLINE_S)) == Version(1, 5)
     # The second part is of a process that has not seen that.
     os.link(
         weights_folder / names(weights_folder, "s2")[0],
@@ -154,7 +264,7 @@ def test_parts_begin_a_newer_epoch_once_a_follower_has_seen_a_later_version(stor
     store.control.least_epoch = seen
     assert publish_both(2) == Version(seen + 1, 2)
     assert publish_both(3) == Version(seen + 1, 3)
-    assert store.publish(StateLayout({"a": 1}), None, Deadline(0)) == Version(seen + 1, 4)
+    assert store.publish(StateLayout({"a": 1}), None, Deadline(DEADLINE_S)) == Version(seen + 1, 4)
 
 
 DYING = """

@@ -6,10 +6,18 @@ from typing import NamedTuple
 
 from shoal.shm.shared_files.names import Key, is_dead
 
-__all__ = ["CompletePart", "VersionPart", "complete_parts", "part_bytes", "sweep_parts", "writers"]
+__all__ = [
+    "CompletePart",
+    "PartWriter",
+    "VersionPart",
+    "complete_parts",
+    "part_bytes",
+    "sweep_parts",
+    "writers",
+]
 
 _COMPLETE = re.compile(r"s(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)")
-_SHARED = re.compile(r"u(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)")
+_SHARED = re.compile(r"u(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)")
 
 
 class VersionPart(NamedTuple):
@@ -45,6 +53,20 @@ class CompletePart(NamedTuple):
     process: Key
 
 
+class PartWriter(NamedTuple):
+    """A process that writes a part into a file that it shares with other processes, or has done so.
+
+    Attributes:
+        path: The name that the file has for this process.
+        part: Which part it writes.
+        process: The process.
+    """
+
+    path: Path
+    part: VersionPart
+    process: Key
+
+
 def complete_parts(folder: Path) -> list[CompletePart]:
     """Return the parts of living processes that are complete."""
     found = []
@@ -58,15 +80,16 @@ def complete_parts(folder: Path) -> list[CompletePart]:
     return sorted(found, key=lambda complete: complete.part)
 
 
-def writers(folder: Path, part: VersionPart) -> dict[Path, Key]:
-    """Return the names by which living processes write into the shared files of a version."""
-    found = {}
+def writers(folder: Path, part: VersionPart) -> list[PartWriter]:
+    """Return the living processes that write into the shared files of the version of a part."""
+    found = []
     for path in folder.glob(f"u{part.number}-{part.size}-*"):
         parsed = _SHARED.fullmatch(path.name)
         if parsed:
-            namespace, pid, started = map(int, parsed.groups()[-3:])
-            if not is_dead((namespace, pid, started)):
-                found[path] = (namespace, pid, started)
+            number, size, rank, _, namespace, pid, started = map(int, parsed.groups())
+            process = namespace, pid, started
+            if not is_dead(process):
+                found.append(PartWriter(path, VersionPart(number, rank, size), process))
     return found
 
 

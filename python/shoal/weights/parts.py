@@ -1,14 +1,14 @@
 """Versions that several processes publish together, each a part.
 
     s<number>-<size>-<rank>-<epoch>-<namespace>-<pid>-<start>    a part that is complete
-    u<number>-<size>-<signature>-<namespace>-<pid>-<start>       a file that several parts write into
+    u<number>-<size>-<rank>-<signature>-<namespace>-<pid>-<start>    a file of several parts
 
 The steps of each process:
 
 1. Under the publisher's lock it removes the names of dead processes, and takes files: one of its own,
    and one for the shards of distributed tensors, which it shares with the processes that have shards
    of the same tensors. Each of them gives the shared file a name of its own, so that the file is not
-   used for another version as long as one of them may write.
+   used for another version as long as one of them may write, and no second process writes its part.
 2. Without the lock it copies its part.
 3. Under the lock it gives its file the name `s…`. Whoever finds all parts complete publishes: it links
    their files to `r<epoch>-<number>-<n>`, and then links a description of all of them to
@@ -35,6 +35,7 @@ from shoal.weights.description import BlockRange, Description, Entries, Frame, L
 from shoal.weights.hashing import digests_of
 from shoal.weights.layout import Placement, StateLayout
 from shoal.weights.part_names import CompletePart, VersionPart, complete_parts, writers
+from shoal.weights.shards import ShardFile
 from shoal.weights.store import Store, write_file
 from shoal.weights.version import FilePart, Version
 
@@ -131,11 +132,16 @@ def _write(
         store.check()
         before = store.newest_there()
         _check_new(store, part, before)
+        for other in writers(store.folder, part):
+            if other.part.rank == part.rank:
+                raise ShoalValueError(
+                    f"{describe_self()}: publish: {part} is being written by process {other.process[1]}"
+                )
         store.retire(store.control.keep - 1, before)
         for shards in layout.shards:
-            name = f"u{part.number}-{part.size}-{shards.signature}"
-            names.append(store.folder / f"{name}-{key}")
-            memories.append(_shared_memory(store, name, names[-1], shards.nbytes))
+            name = f"u{part.number}-{part.size}-{part.rank}-{shards.signature}-{key}"
+            names.append(store.folder / name)
+            memories.append(_shared_memory(store, part, shards, names[-1]))
         file = store.take_file(placement.frame.nbytes)
     try:
         for shards, memory in zip(layout.shards, memories, strict=True):
@@ -145,8 +151,8 @@ def _write(
             store.check()
             _check_new(store, part, store.newest_there())
             name = f"s{part.number}-{part.size}-{part.rank}-{store.epoch or 0}-{key}"
-            os.link(file.path, store.folder / name)
             names.append(store.folder / name)
+            os.link(file.path, names[-1])
     finally:
         store.put_back(file)
     with store.publishing(wait):
@@ -154,18 +160,20 @@ def _write(
     return before
 
 
-def _shared_memory(store: Store, name: str, own: Path, nbytes: int) -> memoryview:
+def _shared_memory(store: Store, part: VersionPart, shards: ShardFile, own: Path) -> memoryview:
     """Return the memory that several parts write into, and give it a name of this process."""
-    there = next((path for path in store.folder.glob(f"{name}-*")), None)
-    if there is None:
-        file = store.take_file(nbytes)
-        os.link(file.path, own)
-        store.put_back(file)  # it has two names now, so that it is not taken
-        return file.memory[:nbytes]
-    os.link(there, own)
+    there = _names_of_shared(store.folder, part, shards.signature)
+    if not there:
+        file = store.take_file(shards.nbytes)
+        try:
+            os.link(file.path, own)
+        finally:
+            store.put_back(file)  # once it has two names, it is not taken
+        return file.memory[: shards.nbytes]
+    os.link(there[0], own)
     descriptor = os.open(own, os.O_RDWR | os.O_CLOEXEC)
     try:
-        return map_shared(descriptor, nbytes)
+        return map_shared(descriptor, shards.nbytes)
     finally:
         os.close(descriptor)
 
@@ -256,7 +264,7 @@ def _missing(store: Store, part: VersionPart) -> str:
     done = {one.process for one in _parts_of(store, part)}
     shown += [
         f"process {process[1]}, which still writes"
-        for process in set(writers(store.folder, part).values()) - done
+        for process in {one.process for one in writers(store.folder, part)} - done
         if process != key_of(own_process())
     ]
     return f"{part} of {store.name} waits for {', '.join(shown) or 'the commit'}"
@@ -270,7 +278,8 @@ def _commit(store: Store, part: VersionPart) -> None:
     """
     parts = _parts_of(store, part)
     writing = writers(store.folder, part)
-    if len(parts) < part.size or set(writing.values()) - {one.process for one in parts}:
+    done = {one.process for one in parts}
+    if len(parts) < part.size or any(one.process not in done for one in writing):
         return
     newest = store.newest_there()
     is_later = newest is None or part.number > newest.number
@@ -278,7 +287,7 @@ def _commit(store: Store, part: VersionPart) -> None:
     version = Version(epoch, part.number)
     merged = _Merged(version)
     for one in parts:
-        merged.add(one.path, store.folder)
+        merged.add(one, store.folder)
     description, digests = merged.described()
     frame = Frame(description, _HEAD)
     for further, path in merged.paths.items():
@@ -294,7 +303,7 @@ def _commit(store: Store, part: VersionPart) -> None:
         store.put_back(file)
     store.epoch = epoch
     store.control.note(version)
-    for path in [*writing, *(one.path for one in parts)]:
+    for path in [one.path for one in writing] + [one.path for one in parts]:
         path.unlink(missing_ok=True)
     store.retire(store.control.keep, version)
 
@@ -320,22 +329,19 @@ class _Merged:
         self._who: dict[int, str] = {}
         self._processes: dict[int, Key] = {}
 
-    def add(self, path: Path, folder: Path) -> None:
-        """Add the part in a file.
+    def add(self, complete: CompletePart, folder: Path) -> None:
+        """Add a part.
 
         Raises:
             ShoalValueError: It has a name that another part has.
         """
         with (
-            path.open("rb") as file,
+            complete.path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
             memoryview(mapped) as memory,
         ):
             description = read(memory)
-        numbers = [
-            self._file(part, path if part.file == 0 else _one(folder, part, path))
-            for part in description.files
-        ]
+        numbers = [self._file(part, complete, folder) for part in description.files]
         blocks = {}
         for number, block in enumerate(description.blocks):
             file_number = numbers[block.file]
@@ -361,14 +367,15 @@ class _Merged:
         for name, count in description.notes.get("written", {}).items():
             self._written[name] = self._written.get(name, 0) + count
 
-    def _file(self, part: FilePart, path: Path) -> int:
+    def _file(self, part: FilePart, complete: CompletePart, folder: Path) -> int:
         """Return the number of a file, which several parts may name."""
         known = self._known.get(part) if part.file else None
         if known is None:
             known = FilePart(*self._version, len(self._files))
             self._files.append(known)
-            self.paths[known] = path
+            self.paths[known] = complete.path
             if part.file:
+                self.paths[known] = _names_of_shared(folder, complete.part, part.file)[0]
                 self._known[part] = known
         return self._files.index(known)
 
@@ -401,7 +408,6 @@ class _Merged:
         return Description(tuple(self._files), blocks, self._entries, (), notes), self._digests
 
 
-def _one(folder: Path, part: FilePart, complete: Path) -> Path:
-    """Return a path of the file that several parts write into."""
-    size = complete.name.split("-")[1]
-    return next(folder.glob(f"u{part.number}-{size}-{part.file}-*"))
+def _names_of_shared(folder: Path, part: VersionPart, signature: int) -> list[Path]:
+    """Return the names of a file that several parts of a version write into."""
+    return sorted(folder.glob(f"u{part.number}-{part.size}-*-{signature}-*"))

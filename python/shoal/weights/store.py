@@ -1,6 +1,9 @@
 """`Store`: publishes versions of weights into a folder; `folder` has the steps and the argument."""
 
+import asyncio
+import contextlib
 import os
+import threading
 import weakref
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -15,6 +18,7 @@ from shoal.errors import (
     WeightsMemoryError,
     WeightsNotFoundError,
 )
+from shoal.loop import submit
 from shoal.process import Origin
 from shoal.shm.shared_files.mapping import copy_into
 from shoal.shm.shared_files.pool import NoRoomError, PayloadFile, Pool
@@ -44,6 +48,9 @@ _MOST_TIMES = 2
 _LEAST = 2**22
 """Bytes of such files that do not matter."""
 
+_LOOK_S = 2.0
+"""Seconds between two looks of a process that has files for publishing whether the weights ended."""
+
 
 class Store(VersionFolder):
     """The versions in a folder, and the files that this process publishes with.
@@ -65,6 +72,7 @@ class Store(VersionFolder):
         self.epoch: int | None = None
         self._marks: tuple[Version | None, Marks] = (None, {})
         self._pool: Pool | None = None
+        self._pool_lock = threading.RLock()  # another thread, or a handler, may call `forget`
 
     @classmethod
     def of(cls, folder: str, name: str, check: Callable[[], None]) -> "Store":
@@ -84,9 +92,11 @@ class Store(VersionFolder):
 
     def forget(self) -> None:
         """Give up the files of this process, once no version follows."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            _close(self._origin, pool)
+        self.begin()
+        with self._pool_lock:
+            pool, self._pool = self._pool, None
+            if pool is not None:
+                pool.close()
         if _stores.get(str(self.folder)) is self:
             _stores.pop(str(self.folder), None)
 
@@ -234,6 +244,12 @@ class Store(VersionFolder):
             self.forget()
             raise
 
+    def forget_if_ended(self) -> bool:
+        """Give up the files of this process if no version follows; return whether it has none."""
+        with contextlib.suppress(WeightsClosed):
+            self.check()
+        return self._pool is None
+
     def _unwritten(self, layout: StateLayout, newest: Version) -> set[int]:
         """Return the blocks that were not written to since this process published the newest."""
         version, marks = self._marks
@@ -276,30 +292,34 @@ class Store(VersionFolder):
 
     def take_file(self, size: int) -> PayloadFile:
         """Return a file that no reader can see, with room for a version."""
-        if self._pool is None:
+        with self._pool_lock:
             try:
-                self._pool = Pool(str(self.folder))
+                pool = self._pool or self._new_pool()
+                self._check_bound(size)
+                try:
+                    file = pool.take(size)
+                except NoRoomError:
+                    pool.trim(0)
+                    file = pool.take(size)
             except NoRoomError as error:
                 raise self._no_room(size, str(error)) from None
-            weakref.finalize(self, _close, self._origin, self._pool)
-        pool = self._pool
-        self._check_bound(size)
-        try:
-            file = pool.take(size)
-        except NoRoomError:
+            # Files of another size, or that readers held until now, are not needed any more.
             pool.trim(0)
-            try:
-                file = pool.take(size)
-            except NoRoomError as error:
-                raise self._no_room(size, str(error)) from None
-        # Files of another size, or that readers held until now, are not needed any more.
-        pool.trim(0)
-        return file
+            return file
+
+    def _new_pool(self) -> Pool:
+        pool = self._pool = Pool(str(self.folder))
+        weakref.finalize(self, _close, self._origin, pool)
+        submit(_forget_at_the_end(weakref.ref(self)))
+        return pool
 
     def put_back(self, file: PayloadFile) -> None:
         """Give a file back to the pool, once it has its name or is not needed."""
-        if self._pool is not None:
-            self._pool.put_back(file)
+        with self._pool_lock:
+            if self._pool is None:  # the weights were closed meanwhile
+                file.remove()
+            else:
+                self._pool.put_back(file)
 
     def _check_bound(self, size: int) -> None:
         bound = self.control.max_bytes
@@ -328,6 +348,13 @@ _stores: dict[str, Store] = {}
 def _close(origin: Origin, pool: Pool) -> None:
     if origin.is_here:
         pool.close()
+
+
+async def _forget_at_the_end(found: "weakref.ref[Store]") -> None:
+    """Let a process that publishes no more give up its files once the weights have ended."""
+    while (store := found()) is not None and not store.forget_if_ended():
+        del store
+        await asyncio.sleep(_LOOK_S)  # nothing tells when the page is removed
 
 
 def write_file(

@@ -1,0 +1,124 @@
+"""Publishes of weights that do not end as they should: what they leave, and that the next one works."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from shoal.deadline import Deadline
+from shoal.weights import Version, hashing, layout, store as stores
+from shoal.weights.layout import StateLayout
+from shoal.weights.store import Store
+from support.processes import DEADLINE_S, until
+
+torch = pytest.importorskip("torch")
+
+MIB = 2**20
+
+
+@pytest.fixture
+def store(weights_folder):
+    return Store(str(weights_folder), "the weights 'policy'")
+
+
+def publish(store, state):
+    return store.publish(StateLayout(state), None, Deadline(DEADLINE_S))
+
+
+def latest(store):
+    return store.latest(1, "a version", Deadline(0))
+
+
+def test_a_publisher_that_died_while_it_copied_leaves_nothing(store):
+    publish(store, {"a": 1})
+    program = """
+import os, signal, sys, torch
+from shoal.deadline import Deadline
+from shoal.weights import store
+from shoal.weights.layout import StateLayout
+from shoal.weights.store import Store
+store.copy_hashed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+layout = StateLayout({"a": torch.ones(2**20)})
+Store(sys.argv[1], "the weights").publish(layout, None, Deadline(60))
+"""
+    died = subprocess.run(
+        [sys.executable, "-c", program, str(store.folder)], check=False, timeout=60
+    )
+    assert died.returncode == -signal.SIGKILL
+    assert latest(store)["a"] == 1
+    store.sweep()
+    sizes = [entry.stat().st_size for entry in os.scandir(store.folder)]
+    assert sum(sizes) < MIB
+    assert publish(store, {"a": 2}) == Version(1, 2)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_a_publish_that_a_tensor_interrupts_leaves_nothing(store, monkeypatch, error):
+    publish(store, {"a": 1})
+
+    def interrupted(value, dtype, target):
+        target[:8] = b"\xff" * 8
+        raise error("on purpose")
+
+    state = {"a": torch.ones(MIB), "gaps": torch.ones(10)[::2]}
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "gather", interrupted)
+        with pytest.raises(error, match="on purpose"):
+            publish(store, state)
+    check_that_nothing_is_left_of_a_publish(store, state)
+
+
+def test_a_publish_that_is_interrupted_while_threads_copy_leaves_nothing(store, monkeypatch):
+    publish(store, {"a": 1})
+    hashed, pieces = hashing._hashed, []
+
+    def interrupting(piece):
+        pieces.append(piece)
+        if len(pieces) == 4:  # all threads have begun
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        return hashed(piece)
+
+    state = {"a": torch.ones(12 * MIB)}
+    with monkeypatch.context() as patch:
+        patch.setattr(hashing, "_hashed", interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            publish(store, state)
+    pieces.clear()
+    assert not any("shoal-copy" in thread.name for thread in threading.enumerate())
+    check_that_nothing_is_left_of_a_publish(store, state)
+
+
+def check_that_nothing_is_left_of_a_publish(store, state):
+    assert latest(store)["a"] == 1
+    assert [file.version for file in store.files()] == [Version(1, 1)]
+    files = {entry.inode() for entry in os.scandir(store.folder)}
+    assert publish(store, state) == Version(1, 2)
+    assert {entry.inode() for entry in os.scandir(store.folder)} == files  # the file is used again
+    assert latest(store)["a"].sum() == len(state["a"])
+    latest(store).verify()
+    store.forget()
+    left = {path.name for path in store.folder.iterdir()}
+    assert left == {"v1-1", "v1-2", "weights", "publisher"}
+
+
+@pytest.mark.parametrize("how", ["closed", "removed"])
+def test_a_publisher_gives_up_its_files_once_the_weights_have_ended(store, monkeypatch, how):
+    def files():
+        return [path for path in store.folder.glob("p*") if path.name != "publisher"]
+
+    monkeypatch.setattr(stores, "_LOOK_S", 0.01)  # instead of 2 s
+    publish(store, {"a": torch.ones(MIB)})
+    publish(store, {"a": torch.ones(MIB)})
+    mapped = f"{store.folder}/p"
+    assert mapped in Path("/proc/self/maps").read_text()
+    assert len(files()) == 2
+    if how == "closed":
+        Store(str(store.folder), "the same").close("enough")
+    else:
+        (store.folder / "weights").unlink()
+    until(lambda: not files())
+    until(lambda: mapped not in Path("/proc/self/maps").read_text())
