@@ -117,7 +117,9 @@ class WeightsWorker(ChannelWorker):
         """Follow the home, once there is one, if that is another node."""
         settings, store = self._weights, self._store
         while store.follows and store.control.is_there():
-            home = home_of(settings)
+            home = None
+            with contextlib.suppress(Exception):  # the manager ends first at the end of a job
+                home = home_of(settings)
             if home is None:
                 time.sleep(_PAUSE_S)  # nothing tells when the first process publishes elsewhere
                 continue
