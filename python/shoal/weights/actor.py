@@ -43,12 +43,14 @@ class WeightsSettings(ChannelSettings):
         home: The index of the actor on whose node versions are published; None for the node of the
             process that publishes first.
         push: Whether each version is sent to all nodes at once, not only to those with readers.
+        unique: A text that no other weights have, also of the same name.
     """
 
     keep: int = 2
     version_bytes: int | None = None
     home: int | None = 0
     push: bool = False
+    unique: str = ""
 
     def differing(self, wanted: ChannelSettings) -> list[str]:
         """Describe each argument that differs from those of wanted weights."""
@@ -69,15 +71,12 @@ def home_of(settings: WeightsSettings, claimed_by: int | None = None) -> int | N
     """
     if settings.home is not None:
         return settings.home
+    note = f"home of {settings.name} {settings.unique}"
     if claimed_by is None:
-        found: int | None = ask_manager("noted", _home_note(settings.name))
+        found: int | None = ask_manager("noted", note)
         return found
-    home: int = ask_manager("note_once", _home_note(settings.name), claimed_by)
+    home: int = ask_manager("note_once", note, claimed_by)
     return home
-
-
-def _home_note(name: str) -> str:
-    return f"{name}, home"
 
 
 class WeightsWorker(ChannelWorker):
@@ -101,8 +100,6 @@ class WeightsWorker(ChannelWorker):
         self._store = Store.of(self._session.token, f"the weights {shown!r}", lambda: None)
         if settings.num_actors > 1:
             self._weights, self._index = settings, int(name.rpartition(":")[2])
-            if self._former is None and self._index == 0:
-                ask_manager("note", _home_note(settings.name), None)  # of weights that were closed
             self._store.follows = True
             if home_of(settings) == self._index:
                 self._store.control.make_home()

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import secrets
 import sys
 import threading
 from typing import Any, Self
@@ -134,6 +135,7 @@ class Weights:
             version_bytes=max_bytes,
             home=home,
             push=push,
+            unique=secrets.token_hex(8),
         )
         try:
             found, routes = create(
