@@ -1,5 +1,6 @@
-"""What the upkeep of weights removes."""
+"""What the upkeep of weights removes, and whom `stats` names."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -44,3 +45,13 @@ def test_a_version_too_many_of_a_publisher_that_died_is_retired(store, monkeypat
     store.sweep()
     assert [file.version for file in store.files()] == [Version(1, 2)]
     assert latest(store)["number"] == 2
+
+
+def test_a_process_that_holds_a_version_by_several_snapshots_is_named_once(store):
+    publish(store, 1)
+    first = latest(store)
+    publish(store, 2, delta=True)
+    second = latest(store)
+    assert (first["same"] == second["same"]).all()
+    held = [[holder.pid for holder in version.holders] for version in store.stats().versions]
+    assert held == [[os.getpid()], [os.getpid()]]
