@@ -3,8 +3,11 @@
     python tests/shm/soak.py --minutes 30 [--backend rust|pure] [--lane]
 
 Producers and consumers of messages from 64 B to 4 MiB work on one queue; from time to time one of
-them is killed and replaced. With `--lane` they use the queue as processes of another node do. Every ten seconds a line shows what they use. At the end all are
-killed, the session is swept and the queue is emptied; a verdict lists what grew or was left.
+them is killed and replaced. With `--lane` they use the queue as processes of another node do. Every
+ten seconds a line shows what they use. At the end all are killed, the session is swept and the queue
+is emptied; a verdict lists what grew or was left.
+
+`weights_soak.py` does the same with weights.
 """
 
 import argparse
@@ -17,10 +20,12 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from shoal import shm
@@ -38,13 +43,16 @@ class Sample:
     """The figures of one moment, which are the columns of the table."""
 
     seconds: float
-    messages: int
+    got: int
     rss_mib: float
     shm_mib: float
     fds: int
     deaths: int
-    lost: int
     p99_ms: float
+
+    @classmethod
+    def head(cls) -> str:
+        return "  ".join(f"{field.name:>9}" for field in fields(cls))
 
     def line(self) -> str:
         return "  ".join(
@@ -53,8 +61,16 @@ class Sample:
         )
 
 
-def head() -> str:
-    return "  ".join(f"{field.name:>9}" for field in fields(Sample))
+@dataclass
+class QueueSample(Sample):
+    """The figures of a queue."""
+
+    lost: int
+
+
+SLACK = {"rss_mib": 64.0, "shm_mib": 64.0, "fds": 16.0, "p99_ms": 250.0}
+"""What may grow by a quarter and this much, without being drift: it comes from the sizes of the messages
+in use, and from other load on the machine."""
 
 
 def produce(queue: "shm.Queue", report: int) -> None:
@@ -102,11 +118,14 @@ def far(port: int) -> Any:
 
 
 class Crew:
-    """The workers and their reports; a worker ends soon after this process does."""
+    """The workers and their reports; a worker ends soon after this process does.
 
-    def __init__(self, session: "shm.Session", port: int) -> None:
-        self._session = session
-        self._port = port
+    Args:
+        work: What a worker does: gets its role, and the descriptor for its reports.
+    """
+
+    def __init__(self, work: Callable[[str, int], object]) -> None:
+        self._work = work
         self._reports, self._report = os.pipe()
         os.set_blocking(self._reports, False)
         self._roles: dict[int, str] = {}
@@ -122,28 +141,31 @@ class Crew:
         pid = os.fork()
         if pid == 0:
             try:
-                self._work(role, captain)
+                signal.signal(signal.SIGALRM, lambda *_: os.getppid() == captain or os._exit(2))
+                signal.setitimer(signal.ITIMER_REAL, 1, 1)
+                self._work(role, self._report)
+            except BaseException:  # noqa: BLE001  (the process ends below, whatever it is)
+                traceback.print_exc()
             finally:
                 os._exit(1)
         self._roles[pid] = role
 
-    def _work(self, role: str, captain: int) -> None:
-        signal.signal(signal.SIGALRM, lambda *_: os.getppid() == captain or os._exit(2))
-        signal.setitimer(signal.ITIMER_REAL, 1, 1)
-        # A forked child becomes a separate participant with its first call.
-        queue = far(self._port) if self._port else self._session.queue(KEY, MAXSIZE)
-        {"produce": produce, "consume": consume}[role](queue, self._report)
-
     def kill(self, pid: int) -> str:
+        role = self._roles.pop(pid)
         os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
         if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
-            sys.exit(f"a worker ({self._roles[pid]}) ended by itself: see above")
+            sys.exit(f"a worker ({role}) ended by itself: see above")
         self.deaths += 1
-        return self._roles.pop(pid)
+        return role
+
+    def end(self) -> None:
+        """Kill those that are left."""
+        while self._roles:
+            self.kill(self.pids[0])
 
     def heard(self) -> tuple[int, float]:
-        """Return the number of messages got since the last call, and the median of the p99."""
+        """Return how much was got since the last call, and the median of the p99."""
         try:
             said = os.read(self._reports, 1 << 20).decode().splitlines()
         except BlockingIOError:
@@ -154,41 +176,40 @@ class Crew:
         return sum(count for count, _ in got), median([p99 for _, p99 in got] or [0.0])
 
 
-def rss_mib(pids: list[int]) -> float:
-    """Return the total memory that is private to these processes."""
+def rss_mib(pids: list[int], kinds: tuple[str, ...] = ("RssAnon:",)) -> float:
+    """Return the total memory of these processes; by default, that which is private to them."""
     total = 0
     for pid in pids:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
+            if line.startswith(kinds):
                 total += int(line.split()[1])
     return total / 1024
 
 
 def memory_mib(folder: Path) -> float:
-    """Return the disk or memory space of a session's files."""
-    total = 0
+    """Return the disk or memory space of the files in a folder."""
+    blocks = {}
     for path in folder.iterdir():
         try:
-            total += path.lstat().st_blocks * 512
+            found = path.lstat()
         except FileNotFoundError:
             continue
-    return total / 2**20
+        blocks[found.st_ino] = found.st_blocks
+    return sum(blocks.values()) * 512 / 2**20
 
 
 def fds(pids: list[int]) -> int:
     return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids)
 
 
-def verdict(samples: list[Sample]) -> list[str]:
+def verdict(samples: Sequence[Sample], slacks: Mapping[str, float] = SLACK) -> list[str]:
     """Return what is not flat: compares the last third with the first, without the start."""
     steady = samples[max(1, len(samples) // 10) :]
     third = len(steady) // 3
     if third < 2:
-        return ["too short for a verdict: at least 70 s are needed"]
+        return ["too short for a verdict: at least seven lines are needed"]
     grown = []
-    # Growth by a quarter plus this slack is not drift: it comes from the sizes of the messages in
-    # use and from other load on the machine.
-    for name, slack in {"rss_mib": 64.0, "shm_mib": 64.0, "fds": 16.0, "p99_ms": 250.0}.items():
+    for name, slack in slacks.items():
         first = median(float(getattr(sample, name)) for sample in steady[:third])
         last = median(float(getattr(sample, name)) for sample in steady[-third:])
         if last > first * 1.25 + slack:
@@ -213,13 +234,13 @@ def run(arguments: argparse.Namespace, session: "shm.Session") -> list[str]:
     os.close(report)
     server = serve(session, port) if port else None
     samples = []
-    sys.stdout.write(head() + "\n")
+    sys.stdout.write(QueueSample.head() + "\n")
     with os.fdopen(reports) as lines:
         for line in lines:
             *numbers, damaged = line.split()
-            seconds, messages, rss, used, files, deaths, p99 = map(float, numbers)
+            seconds, got, rss, used, files, deaths, p99 = map(float, numbers)
             lost = session.stats()["lost_messages"]
-            sample = Sample(seconds, int(messages), rss, used, int(files), int(deaths), lost, p99)
+            sample = QueueSample(seconds, int(got), rss, used, int(files), int(deaths), p99, lost)
             samples.append(sample)
             sys.stdout.write(sample.line() + "\n")
             sys.stdout.flush()
@@ -229,7 +250,7 @@ def run(arguments: argparse.Namespace, session: "shm.Session") -> list[str]:
     wrong = [] if status == 0 else ["the captain failed"]
     if samples and int(damaged):
         wrong.append(f"{damaged} messages were damaged")
-    if samples and not all(sample.messages for sample in samples[1:]):
+    if samples and not all(sample.got for sample in samples[1:]):
         wrong.append("there was a time in which nothing was delivered")
     return wrong + verdict(samples) + left(session)
 
@@ -266,39 +287,63 @@ def left(session: "shm.Session") -> list[str]:
 
 def lead(arguments: argparse.Namespace, session: "shm.Session", report: int, port: int) -> None:
     """Start workers, kill and replace them, and report at intervals."""
-    parent = os.getppid()
-    crew, folder = Crew(session, port), Path(session.token)
-    serves = [parent] if port else []
-    choice = random.Random(arguments.seed)
+    serves = [os.getppid()] if port else []
+
+    def work(role: str, own_report: int) -> None:
+        # A forked child becomes a separate participant with its first call.
+        queue = far(port) if port else session.queue(KEY, MAXSIZE)
+        {"produce": produce, "consume": consume}[role](queue, own_report)
+
+    crew, folder = Crew(work), Path(session.token)
     for role in ["produce"] * arguments.producers + ["consume"] * arguments.consumers:
         crew.hire(role)
+    for now in deaths(arguments, crew):
+        got, p99 = crew.heard()
+        numbers = (
+            f"{now:.1f} {got} {rss_mib(crew.pids + serves):.2f} {memory_mib(folder):.2f}"
+            f" {fds(crew.pids + serves)} {crew.deaths} {p99:.3f} {crew.damaged}\n"
+        )
+        os.write(report, numbers.encode())
+
+
+def deaths(
+    arguments: argparse.Namespace, crew: Crew, spared: Sequence[int] = ()
+) -> Iterator[float]:
+    """Kill and replace workers at random, and all at the end; yield the time when a line is due."""
+    parent, choice = os.getppid(), random.Random(arguments.seed)
     begin = time.monotonic()
     ticks = itertools.count(1)
     tick = next(ticks) * arguments.every
     while (now := time.monotonic() - begin) < arguments.minutes * 60 and os.getppid() == parent:
-        time.sleep(choice.uniform(*arguments.pause))
-        crew.hire(crew.kill(choice.choice(crew.pids)))
+        time.sleep(choice.uniform(*arguments.pause))  # what a death interrupts is random
+        crew.hire(crew.kill(choice.choice([pid for pid in crew.pids if pid not in spared])))
         if now >= tick:
             tick = next(ticks) * arguments.every
-            messages, p99 = crew.heard()
-            numbers = (
-                f"{now:.1f} {messages} {rss_mib(crew.pids + serves):.2f} {memory_mib(folder):.2f}"
-                f" {fds(crew.pids + serves)} {crew.deaths} {p99:.3f} {crew.damaged}\n"
-            )
-            os.write(report, numbers.encode())
-    for pid in crew.pids:
-        crew.kill(pid)
+            yield now
+    crew.end()
+
+
+def end(wrong: list[str]) -> NoReturn:
+    """Print the problems, and end this program with a code that says whether there are any."""
+    sys.stdout.write("\n".join(["NOT FLAT:", *wrong] if wrong else ["flat"]) + "\n")
+    sys.exit(bool(wrong))
+
+
+def options(description: str, minutes: float) -> argparse.ArgumentParser:
+    """Return the arguments of each soak."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--minutes", type=float, default=minutes)
+    parser.add_argument("--every", type=float, default=10.0, help="seconds between two lines")
+    parser.add_argument("--pause", type=float, nargs=2, default=(0.05, 1.0), metavar="SECONDS")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A long run of a queue under random kills.")
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--every", type=float, default=10.0, help="seconds between two lines")
+    parser = options("A long run of a queue under random kills.", minutes=30.0)
     parser.add_argument("--producers", type=int, default=4)
     parser.add_argument("--consumers", type=int, default=4)
-    parser.add_argument("--pause", type=float, nargs=2, default=(0.05, 1.0), metavar="SECONDS")
     parser.add_argument("--max-mib", type=int, default=512, help="memory of the session")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", choices=["rust", "pure"], default="rust")
     parser.add_argument("--lane", action="store_true", help="use the queue from another node")
     arguments = parser.parse_args()
@@ -310,8 +355,7 @@ def main() -> None:
         shm.Session.create(dir=folder, max_bytes=arguments.max_mib << 20) as session,
     ):
         wrong = run(arguments, session)
-    sys.stdout.write("\n".join(["NOT FLAT:", *wrong] if wrong else ["flat"]) + "\n")
-    sys.exit(bool(wrong))
+    end(wrong)
 
 
 if __name__ == "__main__":

@@ -318,8 +318,7 @@ class VersionFolder:
         """Remove what dead publishers and readers left, unless a process publishes: it does that."""
         wait = LongWait(lambda: "sweep", Deadline(0))
         with contextlib.suppress(ShoalTimeoutError), self.publishing(wait):
-            self.newest_there()
-            self.collect()
+            self.retire(self.control.keep, self.newest_there())
         sweep_records(self.folder)
 
     def close(self, reason: str) -> None:

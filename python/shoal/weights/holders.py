@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from shoal.context import describe_self
 from shoal.process import Origin, own_process
-from shoal.shm.shared_files.names import is_dead, key_of
+from shoal.shm.shared_files.names import Key, is_dead, key_of
 from shoal.weights.version import Version
 
 __all__ = ["Holder", "holders", "record", "sweep_records"]
@@ -61,17 +61,20 @@ def _remove(path: Path, origin: Origin) -> None:
 
 
 def holders(folder: Path) -> dict[Version, list[Holder]]:
-    """Return who holds each version; the longest first."""
-    found: dict[Version, list[Holder]] = {}
+    """Return who holds each version, each process once; the longest first."""
+    there = []
     for version, process, path in _records(folder):
         if is_dead(process):
             continue
         with contextlib.suppress(OSError):
             since, name = path.stat().st_mtime, path.read_text(errors="replace")
-            found.setdefault(version, []).append(Holder(name, process[1], since))
-    for of_version in found.values():
-        of_version.sort(key=lambda holder: holder.since)
-    return found
+            there.append((version, process, Holder(name, process[1], since)))
+    there.sort(key=lambda one: one[2].since)
+    found: dict[Version, dict[Key, Holder]] = {}
+    for version, process, holder in there:
+        # A process has a record for each file of a version, and for each snapshot that uses one.
+        found.setdefault(version, {}).setdefault(process, holder)
+    return {version: list(of_version.values()) for version, of_version in found.items()}
 
 
 def sweep_records(folder: Path) -> None:
@@ -81,7 +84,7 @@ def sweep_records(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _records(folder: Path) -> list[tuple[Version, tuple[int, int, int], Path]]:
+def _records(folder: Path) -> list[tuple[Version, Key, Path]]:
     found = []
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(folder):
