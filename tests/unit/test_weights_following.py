@@ -334,3 +334,15 @@ def test_pushed_versions_come_to_a_node_without_readers(nodes):
     for number in range(1, 4):
         version = nodes.publish({"number": number})
         until(lambda version=version: far.control.newest == version)
+
+
+def test_a_reader_that_waits_on_a_node_that_becomes_the_home_gets_its_first_version(nodes):
+    node, _ = nodes.add()
+    found = []
+    reader = threading.Thread(target=lambda: found.append(read(node)["a"]))
+    reader.start()
+    node.control.make_home()
+    assert not node.follows
+    node.publish(StateLayout({"a": 1}), None, Deadline(DEADLINE_S))
+    reader.join(DEADLINE_S)
+    assert found == [1]
