@@ -243,6 +243,7 @@ def test_a_version_between_its_parts_makes_them_begin_an_epoch(weights_folder, s
     end()
     first = start(store, {"0": 2}, VersionPart(2, 0, 2))
     until(lambda: names(weights_folder, "s2"))
+    # The first part may hold the publisher's lock for a moment still.
     assert store.publish(StateLayout({"other": 1}), 5, Deadline(DEADLINE_S)) == Version(1, 5)
     # The second part is of a process that has not seen that.
     os.link(
