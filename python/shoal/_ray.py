@@ -188,20 +188,22 @@ def get(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str) -> Any
         ShoalTimeoutError: The deadline passed.
         PeerLostError: The process that makes the object died.
     """
-    wait = LongWait(lambda: f"{describe_self()}: {what()} waits for {peer}", deadline)
-    while True:
-        try:
-            return fetch(ref, wait.step())
-        except GetTimeoutError:
-            if deadline.expired:
-                raise timed_out(what(), peer, deadline) from None
-            wait.tick()
-        except (RayActorError, RaySystemError) as error:
-            raise lost(what(), peer, deadline, error) from None
-        except RayTaskError as error:
-            raise _own_error(error) from None
-        except _NODE_LOST as error:
-            raise lost(what(), peer, deadline, error) from None
+    with LongWait(
+        lambda: f"{describe_self()}: {what()} waits for {peer}", deadline, peers=lambda: (peer,)
+    ) as wait:
+        while True:
+            try:
+                return fetch(ref, wait.step())
+            except GetTimeoutError:
+                if deadline.expired:
+                    raise timed_out(what(), peer, deadline) from None
+                wait.tick()
+            except (RayActorError, RaySystemError) as error:
+                raise lost(what(), peer, deadline, error) from None
+            except RayTaskError as error:
+                raise _own_error(error) from None
+            except _NODE_LOST as error:
+                raise lost(what(), peer, deadline, error) from None
 
 
 async def aget(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str) -> Any:

@@ -22,6 +22,7 @@ from shoal.state import (
     show_process,
 )
 from support.processes import in_a_child, until
+from support.state_pages import outline, states
 
 JOB = "shoal@10.0.0.1:6379"
 WORKS = """
@@ -70,18 +71,9 @@ def start():
         program.stdout.close()
 
 
-def states():
-    return [found for folder in find_jobs().values() for found in read_pages(folder)]
-
-
 def only_state():
     (found,) = states()
     return found
-
-
-def shown(activities):
-    """The operations, with those inside of them."""
-    return [(a.operation, shown(a.inside)) if a.inside else a.operation for a in activities]
 
 
 def test_a_process_outside_of_a_job_writes_nothing(folder):
@@ -130,11 +122,11 @@ def test_a_wait_is_shown_inside_of_its_call_until_it_ends():
         assert wait.since == pytest.approx(before - 5)
         assert wait.thread == call.thread == threading.get_native_id()
         entry.end()
-        assert shown(only_state().activities) == ["step"]
+        assert outline(only_state().activities) == ["step"]
     assert only_state().is_idle
 
 
-def test_a_call_that_fails_is_no_longer_shown():
+def test_a_call_that_fails_is_no_longer_outline():
     show_process(JOB, "actor:0", 0)
     with pytest.raises(KeyError), calling("step"):
         raise KeyError
@@ -155,7 +147,7 @@ def test_calls_of_several_threads_have_their_own_waits():
     for thread in threads:
         thread.start()
     until(lambda: sum(len(a.inside) for a in only_state().activities) == 2)
-    assert sorted(shown(only_state().activities)) == [("a", ["wait of a"]), ("b", ["wait of b"])]
+    assert sorted(outline(only_state().activities)) == [("a", ["wait of a"]), ("b", ["wait of b"])]
     ends.set()
     for thread in threads:
         thread.join()
@@ -166,9 +158,9 @@ def test_a_wait_whose_call_has_ended_is_shown_by_itself():
     show_process(JOB, "actor:0", 0)
     with calling("start"):
         entry = begin_wait("get")
-    assert shown(only_state().activities) == ["get"]
+    assert outline(only_state().activities) == ["get"]
     with calling("another"):
-        assert shown(only_state().activities) == ["get", "another"]
+        assert outline(only_state().activities) == ["get", "another"]
         entry.end()
 
 
@@ -197,12 +189,16 @@ def test_long_texts_are_cut_and_no_peer_is_shown_in_part():
         entry.end()
 
 
-def test_a_change_of_identity_within_a_job_keeps_what_is_shown():
+def test_a_change_of_identity_within_a_job_keeps_what_is_outline():
     show_process(JOB, "driver", -1)
     with calling("step"):
         show_process(JOB, "actor:0", 2)
         found = only_state()
-        assert (found.address, found.node_rank, shown(found.activities)) == ("actor:0", 2, ["step"])
+        assert (found.address, found.node_rank, outline(found.activities)) == (
+            "actor:0",
+            2,
+            ["step"],
+        )
 
 
 def test_another_job_gets_a_page_of_its_own():
@@ -256,7 +252,7 @@ def test_a_stopped_process_and_a_killed_one_are_read_without_their_help(start):
     assert only_state().status == "running"
     program.send_signal(signal.SIGSTOP)
     until(lambda: only_state().status == "stopped")
-    assert shown(only_state().activities) == [("train", ["recv"])]
+    assert outline(only_state().activities) == [("train", ["recv"])]
     program.kill()
     program.wait()
     found = only_state()
@@ -294,7 +290,7 @@ def test_a_block_that_is_being_written_is_left_out(folder):
             version = int.from_bytes(file.read(8), sys.byteorder)
             file.seek(2 * 512)
             file.write((version + 1).to_bytes(8, sys.byteorder))
-        assert shown(only_state().activities) == ["step"]
+        assert outline(only_state().activities) == ["step"]
 
 
 @pytest.mark.parametrize(
@@ -346,7 +342,7 @@ def test_a_forked_child_has_a_page_of_its_own_once_it_has_something_to_show():
         before = len(states())
         with calling("load"):
             return before, [
-                (found.pid == os.getpid(), found.parent, shown(found.activities))
+                (found.pid == os.getpid(), found.parent, outline(found.activities))
                 for found in states()
             ]
 
@@ -355,7 +351,7 @@ def test_a_forked_child_has_a_page_of_its_own_once_it_has_something_to_show():
         assert before == 1
         assert sorted(found) == [(False, 0, ["step"]), (True, os.getpid(), ["load"])]
         mine = [found for found in states() if found.pid == os.getpid()]
-        assert [shown(found.activities) for found in mine] == [["step"]]
+        assert [outline(found.activities) for found in mine] == [["step"]]
     dead = [found for found in states() if found.pid != os.getpid()]
     assert [(found.status, found.parent) for found in dead] == [("dead", os.getpid())]
 
@@ -371,11 +367,11 @@ def test_a_call_that_began_before_a_fork_ends_only_in_the_parent():
             own = begin_wait("put")
             mine = [found for found in states() if found.pid == os.getpid()]
             own.end()
-            return [shown(found.activities) for found in mine]
+            return [outline(found.activities) for found in mine]
 
         assert in_a_child(child) == "[['put']]"
         mine = [found for found in states() if found.pid == os.getpid()]
-        assert [shown(found.activities) for found in mine] == [[("step", ["get"])]]
+        assert [outline(found.activities) for found in mine] == [[("step", ["get"])]]
         entry.end()
 
 
