@@ -24,11 +24,12 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from shoal.context import describe_self
+from shoal.context import Context, describe_self, follow_identity
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError
 from shoal.fork import ChildStage, in_child
 from shoal.process import forked_error
+from shoal.state import hide_process, show_process
 
 __all__ = [
     "LOST",
@@ -97,6 +98,19 @@ def use_runtime(instead_of_ray: Any) -> None:
     """Use another runtime than Ray in this process, as `shoal.testing` does; None for Ray."""
     global _in_process  # noqa: PLW0603  (a process has one runtime)
     _in_process = instead_of_ray
+
+
+def _show_state(context: Context) -> None:
+    """Keep the state page of this process in the job that it belongs to."""
+    if context.namespace and _in_process is None and ray.is_initialized():
+        # Jobs of two Ray clusters may have the same namespace.
+        job = f"{context.namespace}@{ray.get_runtime_context().gcs_address}"
+        show_process(job, context.name, context.node_rank)
+    else:
+        hide_process()
+
+
+follow_identity(_show_state)
 
 
 def check_fork() -> None:
@@ -174,20 +188,22 @@ def get(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str) -> Any
         ShoalTimeoutError: The deadline passed.
         PeerLostError: The process that makes the object died.
     """
-    wait = LongWait(lambda: f"{describe_self()}: {what()} waits for {peer}", deadline)
-    while True:
-        try:
-            return fetch(ref, wait.step())
-        except GetTimeoutError:
-            if deadline.expired:
-                raise timed_out(what(), peer, deadline) from None
-            wait.tick()
-        except (RayActorError, RaySystemError) as error:
-            raise lost(what(), peer, deadline, error) from None
-        except RayTaskError as error:
-            raise _own_error(error) from None
-        except _NODE_LOST as error:
-            raise lost(what(), peer, deadline, error) from None
+    with LongWait(
+        lambda: f"{describe_self()}: {what()} waits for {peer}", deadline, peers=lambda: (peer,)
+    ) as wait:
+        while True:
+            try:
+                return fetch(ref, wait.step())
+            except GetTimeoutError:
+                if deadline.expired:
+                    raise timed_out(what(), peer, deadline) from None
+                wait.tick()
+            except (RayActorError, RaySystemError) as error:
+                raise lost(what(), peer, deadline, error) from None
+            except RayTaskError as error:
+                raise _own_error(error) from None
+            except _NODE_LOST as error:
+                raise lost(what(), peer, deadline, error) from None
 
 
 async def aget(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str) -> Any:

@@ -1065,7 +1065,7 @@ class ChannelBase:
     It hands on: calls whose `async_op` or `lease` is not False itself, that have a `queue_name`,
     whose `timeout` is not an int or float or not valid seconds, or whose key is not hashable or has
     no `ShmQueue` in `_direct_queues`; puts that raised an `Exception`, which put nothing; and gets
-    that have waited for the timeout or for 10 seconds. For any other `Exception` of a get, the
+    that have waited for the timeout or for 0.1 seconds. For any other `Exception` of a get, the
     result of `_explain(error)` is raised.
 
     Accepts any arguments, for the `__init__` of subclasses.

@@ -5,8 +5,11 @@ Lower layers read the identity here, so that they need not depend on `Worker`.
 
 import logging
 import os
+import tempfile
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from shoal.errors import ShoalValueError
 
@@ -18,7 +21,9 @@ __all__ = [
     "enter_scope",
     "env_value",
     "env_var",
+    "follow_identity",
     "log_level",
+    "memory_folder",
     "set_context",
 ]
 
@@ -60,6 +65,12 @@ def log_level() -> str:
     return level
 
 
+def memory_folder() -> Path:
+    """Return the folder for shared memory: `SHOAL_SHM_DIR`, else `/dev/shm`, else the temporary one."""
+    folder = Path(os.environ.get("SHOAL_SHM_DIR") or "/dev/shm").absolute()  # noqa: S108  (the kernel's folder for this)
+    return folder if folder.is_dir() else Path(tempfile.gettempdir())
+
+
 @dataclass(frozen=True)
 class Context:
     """The identity of this process within a job.
@@ -84,6 +95,14 @@ def current() -> Context:
     return _scoped.get() or _current
 
 
+_followers: list[Callable[[Context], None]] = []
+
+
+def follow_identity(function: Callable[[Context], None]) -> None:
+    """Call a function with each new identity of this process; not with that of a scope."""
+    _followers.append(function)
+
+
 def enter_scope(context: Context) -> None:
     """Give the current `contextvars` context an identity, for several workers in one process.
 
@@ -99,10 +118,12 @@ def set_context(
     global _current  # noqa: PLW0603  (outside a scope, a process has exactly one identity)
     given = {"name": name, "namespace": namespace, "node_rank": node_rank}
     changed = replace(current(), **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]  # the names and types match the fields
-    if _scoped.get() is None:
-        _current = changed
-    else:
+    if _scoped.get() is not None:
         _scoped.set(changed)
+        return
+    _current = changed
+    for function in _followers:
+        function(changed)
 
 
 def describe_self() -> str:

@@ -1,17 +1,21 @@
-"""Deadlines of blocking calls, and log lines for waits that take long.
+"""Deadlines of blocking calls, and waits that other processes see and that are logged.
 
 Every blocking call of shoal takes `timeout=`: seconds, `None` for the call's default, `math.inf`
-for no limit. A wait of more than 10 s logs which process waits and for which one.
+for no limit. A wait of more than 0.1 s is on the state page of its process. A wait of more than
+10 s logs which process waits and for which one.
 """
 
+import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, Protocol, Self
 
-from shoal.context import env_var
+from shoal.context import describe_self, env_var
 from shoal.errors import ShoalValueError
+from shoal.state import PageEntry, begin_wait
 
 __all__ = [
     "Deadline",
@@ -24,6 +28,7 @@ __all__ = [
 ]
 
 _FALLBACK_S = 10_800.0
+_SHOWN_AFTER_S = 0.1
 _FIRST_LOGS_S = (10.0, 60.0)
 _THEN_EVERY_S = 600.0
 
@@ -143,13 +148,23 @@ def annotate_waits(remark: Callable[[], str]) -> None:
     _remarks.append(remark)
 
 
+_outermost: ContextVar["LongWait | None"] = ContextVar("shoal_wait", default=None)
+
+
 class LongWait:
-    """Logs one line when a wait has taken 10 s, one at 60 s, then one every 10 minutes.
+    """Shows a wait on the state page of this process, and logs it while it is long.
+
+    The page shows it from about 0.1 s on until the end of the `with` block of this object; of waits
+    within waits it shows the outermost one. There is one log line when the wait has taken 10 s, one
+    at 60 s, then one every 10 minutes.
 
     Args:
         describe: Returns the start of the line: which process waits, for what, and for which peer.
         deadline: The deadline of the wait; the line names it.
         waited: Seconds of the wait that have already passed.
+        operation: What waits, such as `get`; empty for a wait that the page does not show.
+        on: What the operation is on; by default the line, without the name of this process.
+        peers: Returns the addresses of the processes that it waits for.
         is_work: Whether an asynchronous operation is waited for, which has its own deadline.
 
     Attributes:
@@ -163,13 +178,42 @@ class LongWait:
         deadline: Deadline,
         waited: float = 0.0,
         *,
+        operation: str = "wait",
+        on: str | None = None,
+        peers: Callable[[], Sequence[str]] = tuple,
         is_work: bool = False,
     ) -> None:
         self._describe = describe
         self.deadline = deadline
         self.is_work = is_work
+        self._operation = operation
+        self._on = on
+        self._peers = peers
         self._start = time.monotonic() - waited
         self._logged = 0
+        self._is_shown = not operation
+        self._entry: PageEntry | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_outermost = False
+
+    def __enter__(self) -> Self:
+        if _outermost.get() is None:
+            _outermost.set(self)
+            self._is_outermost = True
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._is_outermost:
+            _outermost.set(None)
+            self._is_outermost = False
+        if self._timer is not None:
+            self._timer.cancel()
+        self.hide()
+
+    def shown_in_loop(self) -> Self:
+        """Let the event loop show the wait in time, where no code calls `tick`."""
+        self._timer = asyncio.get_running_loop().call_later(_SHOWN_AFTER_S, self.show)
+        return self
 
     @property
     def next_at(self) -> float:
@@ -180,7 +224,8 @@ class LongWait:
 
     def step(self, at_most: float = math.inf) -> float:
         """Seconds to wait before `tick` is called again."""
-        due = self.next_at - (time.monotonic() - self._start)
+        due = self.next_at if self._is_shown else _SHOWN_AFTER_S
+        due -= time.monotonic() - self._start
         if _observer is not None:
             due = min(due, _observer.interval)
         return max(0.0, min(due, at_most, self.deadline.remaining))
@@ -190,10 +235,12 @@ class LongWait:
         return self._describe()
 
     def tick(self) -> None:
-        """Log a line if one is due."""
+        """Show the wait, and log a line if one is due."""
         if _observer is not None:
             _observer.tick(self)
         elapsed = time.monotonic() - self._start
+        if not self._is_shown and elapsed >= _SHOWN_AFTER_S / 2:  # the first tick may come early
+            self.show()
         if elapsed < self.next_at:
             return
         while elapsed >= self.next_at:
@@ -202,3 +249,20 @@ class LongWait:
         ends = "no limit" if math.isinf(limit) else f"limit {limit:g} s"
         remarks = "".join(f"; {text}" for remark in _remarks if (text := remark()))
         _log.warning("%s: waiting for %.0f s (%s)%s", self._describe(), elapsed, ends, remarks)
+
+    def show(self) -> None:
+        """Show the wait on the page now, unless it is within another one."""
+        self._is_shown = True
+        if _outermost.get() in (None, self):
+            on = self._on
+            if on is None:
+                sentence = self._describe().removeprefix(f"{describe_self()}: ")
+                on = sentence.removeprefix("waits for ")
+            self._entry = begin_wait(self._operation, on, self._peers(), self._start)
+
+    def hide(self) -> None:
+        """Remove the wait from the page; a later `tick` shows it again, with its peers of then."""
+        entry, self._entry = self._entry, None
+        if entry is not None:
+            entry.end()
+            self._is_shown = False

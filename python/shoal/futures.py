@@ -96,16 +96,17 @@ def done(value: Any) -> Future:
 
 def ends_in_time(future: Future, wait: LongWait) -> bool:
     """Wait in this thread until a future has ended; False if the deadline of the wait came first."""
-    while not future.done():
-        if wait.deadline.expired:
-            return False
-        # Not `future.exception(seconds)`: a signal handler may raise a `TimeoutError` of its own. Not
-        # `concurrent.futures.wait`: it goes on when the future is cancelled.
-        with future._condition:  # noqa: SLF001  (all changes of the future notify it)
+    with wait:
+        while not future.done():
+            if wait.deadline.expired:
+                return False
+            # Not `future.exception(seconds)`: a signal handler may raise a `TimeoutError` of its
+            # own. Not `concurrent.futures.wait`: it goes on when the future is cancelled.
+            with future._condition:  # noqa: SLF001  (all changes of the future notify it)
+                if not future.done():
+                    future._condition.wait(wait.step())  # noqa: SLF001  (see above)
             if not future.done():
-                future._condition.wait(wait.step())  # noqa: SLF001  (see above)
-        if not future.done():
-            wait.tick()
+                wait.tick()
     return True
 
 

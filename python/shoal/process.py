@@ -5,7 +5,7 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import Literal, NamedTuple, ParamSpec, TypeVar
 
 from shoal.errors import TransportError
 
@@ -17,6 +17,7 @@ __all__ = [
     "own_process",
     "per_process",
     "process_of",
+    "run_state",
     "wait_for_exit",
 ]
 
@@ -41,16 +42,32 @@ def _this_host() -> str:
     return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
 
 
-def _start_time(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks; None if it does not run."""
+def _read_stat(pid: int) -> tuple[str, int | None]:
+    """Return the kernel's letter for the state of a process, and its start time in clock ticks.
+
+    The start time is None if the process does not run.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return None
+        return "X", None
     # The name is in parentheses and may itself contain some: start after the last one.
     fields = stat[stat.rindex(")") + 2 :].split()
     state, started = fields[0], int(fields[19])
-    return None if state in "ZX" else started
+    return state, None if state in "ZX" else started
+
+
+def _start_time(pid: int) -> int | None:
+    """Return the start time of a process in clock ticks; None if it does not run."""
+    return _read_stat(pid)[1]
+
+
+def run_state(pid: int, started: int) -> Literal["running", "stopped", "dead"]:
+    """Return whether a process of this machine runs; `stopped` by SIGSTOP or a debugger."""
+    state, found = _read_stat(pid)
+    if found != started:
+        return "dead"
+    return "stopped" if state in "Tt" else "running"
 
 
 def per_process(function: Callable[_P, _R]) -> Callable[_P, _R]:

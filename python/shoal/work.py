@@ -8,9 +8,11 @@ import asyncio
 import concurrent.futures
 import functools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from shoal.context import describe_self
@@ -32,6 +34,8 @@ _log = logging.getLogger("shoal")
 
 Future = concurrent.futures.Future[Any]
 
+_NO_LIMIT = Deadline(math.inf)
+
 
 class AsyncWork:
     """A running operation.
@@ -49,7 +53,12 @@ class AsyncWork:
         deliver: Called once, when a caller receives the result. Without it, a work that functions
             were chained to counts as delivered; with it, such a result that no caller fetched is
             given back.
+
+    Attributes:
+        operation: What a wait for it is called on the state page.
     """
+
+    operation = "wait"
 
     def __init__(
         self,
@@ -92,8 +101,7 @@ class AsyncWork:
         if self.future.done():
             return self.result()
         deadline = Deadline(timeout, default=float("inf"))
-        wait = LongWait(lambda: f"{describe_self()}: waits for {self.what}", deadline, is_work=True)
-        if not ends_in_time(self.future, wait):
+        if not ends_in_time(self.future, self._waiting(deadline)):
             raise ShoalTimeoutError(
                 f"{describe_self()}: {self.what} is still running after {deadline.timeout:g} s"
             )
@@ -105,12 +113,23 @@ class AsyncWork:
         Cancelling this cancels the operation and loses no message.
         """
         self.seen = True
+        shows = not self.future.done()
         try:
-            await asyncio.wrap_future(self.future)
+            with self._waiting(_NO_LIMIT).shown_in_loop() if shows else nullcontext():
+                await asyncio.wrap_future(self.future)
         except asyncio.CancelledError:
             self.abandon()
             raise
         return self.result()
+
+    def _waiting(self, deadline: Deadline) -> LongWait:
+        return LongWait(
+            lambda: f"{describe_self()}: waits for {self.what}",
+            deadline,
+            operation=self.operation,
+            on=self.what,
+            is_work=True,
+        )
 
     def abandon(self) -> None:
         """Cancel the operation; if it has already ended, give back the messages that it took."""

@@ -29,6 +29,7 @@ LAYERS = [
         "process",
         "reused_threads",
         "signatures",
+        "state",
         "work",
         "bootstrap",
         "_backend",

@@ -26,6 +26,7 @@ from pathlib import Path
 import pytest
 
 from shoal import _backend
+from shoal.state import remove_dead
 
 MARK_VARIABLE = "SHOAL_TEST_RUN"
 SHM_VARIABLE = "SHOAL_SHM_DIR"
@@ -75,13 +76,14 @@ def wait_for_end(mark: str, grace_s: float) -> list[Process]:
 def memory_left(folder: Path, grace_s: float) -> list[str]:
     """Wait until a folder of shared memory is empty; describe what still is there after `grace_s`.
 
-    Sessions whose processes have all ended are removed meanwhile: those of killed processes stay
-    until the next session starts. A killed process holds its session until its last thread ends.
+    What processes that have all ended left is removed meanwhile: that of killed processes stays
+    until the next session or job starts. A killed process holds its session until its last thread ends.
     """
     limit = time.monotonic() + grace_s
     while True:
         for core in ("rust", "pure"):
             _backend.load(core).shm_gc(str(folder))
+        remove_dead(folder)
         found = sorted(folder.iterdir())
         if not found or time.monotonic() >= limit:
             return [f"{path}, used by {', '.join(_users(path)) or 'no process'}" for path in found]

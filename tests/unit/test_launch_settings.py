@@ -94,6 +94,11 @@ def test_a_setting_of_a_node_stays_by_either_name(environment, monkeypatch):
     assert environment(own, node_rank=0, before={}) == {"SHOAL_COMM_NET_DEVICES": "eth0"}
 
 
+def test_nodes_show_no_state_if_the_driver_shows_none(environment, monkeypatch):
+    monkeypatch.setenv("SHOAL_STATE", "0")
+    assert environment({}, node_rank=1) == {"SHOAL_STATE": "0"}
+
+
 def test_the_rank_of_the_driver_s_node_is_not_given_to_others(environment, monkeypatch):
     monkeypatch.setenv("SHOAL_NODE_RANK", "0")
     assert environment({}, node_rank=1, before={}) == {}
@@ -294,4 +299,5 @@ def test_the_rank_in_the_name_of_a_log(name, rank, text):
 def test_members_of_the_table_are_spelled_as_variables():
     names = [Cluster.get_full_env_var_name(var) for var in DEFAULT_SYS_ENV_VAR]
     assert names[2] == "SHOAL_TIMEOUT"
-    assert set(DEFAULT_SYS_ENV_VAR) == set(ClusterEnvVar) - {ClusterEnvVar.ON_FAILURE}
+    others = {ClusterEnvVar.ON_FAILURE, ClusterEnvVar.STATE}
+    assert set(DEFAULT_SYS_ENV_VAR) == set(ClusterEnvVar) - others

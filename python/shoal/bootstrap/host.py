@@ -34,6 +34,7 @@ from shoal.context import set_context
 from shoal.deadline import annotate_waits
 from shoal.errors import GeneratorMethodError, LaunchError
 from shoal.pickling import dumps, loads
+from shoal.state import calling
 
 __all__ = [
     "CALL_PREFIX",
@@ -220,7 +221,8 @@ class WorkerHost:
         return self._shoal_run(name, args, kwargs)
 
     def _shoal_run(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._shoal_carried(name, self._shoal_invoke(name, args, kwargs))
+        with calling(name):
+            return self._shoal_carried(name, self._shoal_invoke(name, args, kwargs))
 
     def _shoal_carried(self, name: str, value: Any) -> Any:
         """Return what Ray carries for the result of a call."""
@@ -283,6 +285,12 @@ class AsyncWorkerHost(WorkerHost):
         return await self._shoal_run_async(name, args, kwargs)
 
     async def _shoal_run_async(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        with calling(name):
+            return await self._shoal_run_shown(name, args, kwargs)
+
+    async def _shoal_run_shown(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         start, thread = time.perf_counter(), threading.get_ident()
@@ -386,18 +394,21 @@ def _direct_call(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(method):
 
         async def coroutine_call(self: WorkerHost, *args: Any, **kwargs: Any) -> Any:
-            return await self._shoal_direct(name)(*args, **kwargs)
+            with calling(name):
+                return await self._shoal_direct(name)(*args, **kwargs)
 
         return coroutine_call
     if inspect.isgeneratorfunction(method):
 
         def generator_call(self: WorkerHost, *args: Any, **kwargs: Any) -> Any:
-            yield from self._shoal_direct(name)(*args, **kwargs)
+            with calling(name):
+                yield from self._shoal_direct(name)(*args, **kwargs)
 
         return generator_call
 
     def call(self: WorkerHost, *args: Any, **kwargs: Any) -> Any:
-        return self._shoal_direct(name)(*args, **kwargs)
+        with calling(name):
+            return self._shoal_direct(name)(*args, **kwargs)
 
     return call
 
@@ -412,6 +423,11 @@ def _construct(spec: LaunchSpec, resolved: Sequence[Any]) -> Any:
     if spec.code:
         prefer_shipped(spec.code)
     set_context(name=spec.name, namespace=spec.namespace, node_rank=spec.node_rank)
+    with calling("__init__"):
+        return _construct_here(spec, resolved)
+
+
+def _construct_here(spec: LaunchSpec, resolved: Sequence[Any]) -> Any:
     _check_versions(spec)
     _load_backend(spec)
     call_hooks(spec.hooks)

@@ -32,6 +32,7 @@ from shoal.queues.protocol import Outcome
 from shoal.queues.settings import MOST_ITEMS, ChannelSettings, MemoryLocation
 from shoal.queues.shared import ROUTES, SessionQueues, counts_of
 from shoal.shm import Queue, Session
+from shoal.state import hide_process
 
 __all__ = ["ChannelWorker", "ask_manager"]
 
@@ -323,6 +324,7 @@ class ChannelWorker:
         if self._lane is not None:
             self._lane[0].stop()
         self._session.remove()
+        hide_process()  # it ends on purpose, but Ray kills it
 
     async def _linger(self) -> None:
         await asyncio.sleep(_LINGER_S)

@@ -46,7 +46,7 @@ from shoal.queues.protocol import (
     set_done,
 )
 from shoal.queues.settings import CAPACITY, MOST_ITEMS, ChannelSettings
-from shoal.queues.shared import log_waits
+from shoal.queues.shared import QueueWait
 from shoal.queues.wait import named, naming, started, work_of
 from shoal.work import AsyncChannelWork
 
@@ -279,17 +279,16 @@ class Channel(ChannelBase):
             ShoalError: Same as `put`. The items before the failed one are in the channel; the
                 error's attribute `done` says how many they are.
         """
-        key = checked_key(key)
-        items = items if type(items) is list else list(items)
+        key, items = checked_key(key), items if type(items) is list else list(items)
         if weights is not None:
             weights = [checked_weight(weight) for weight in weights]
             checked_count(len(weights), len(items))
         # The queue of the key, if no asynchronous call of this process is pending on it.
         direct, put = self._direct_queues.get(key), 0
         if direct is not None and timeout is None and self._settings.policy == "block":
-            waiting = log_waits("put_many", "room", direct)
             try:
-                direct.put_many(items, weights, waiting=waiting)
+                with QueueWait("put_many", "room", direct) as waiting:
+                    direct.put_many(items, weights, waiting=waiting)
             except ShoalError as error:
                 if not has_reservations(items):  # which the core does not know
                     raise named(error) from error.__cause__
@@ -378,7 +377,8 @@ class Channel(ChannelBase):
         direct = self._direct_queues.get(key)
         if direct is not None and timeout is None:
             try:
-                return direct.get_many(n, waiting=log_waits("get", "an item", direct))
+                with QueueWait("get", "an item", direct) as waiting:
+                    return direct.get_many(n, waiting=waiting)
             except ShoalError as error:
                 raise named(error) from error.__cause__
         deadline = Deadline(timeout, default=math.inf)

@@ -192,12 +192,13 @@ class EmulatedQueues:
 
     def _travel(self, operation: str, key: Hashable, arrival: float | None, wait: LongWait) -> None:
         """Wait until an item has arrived."""
-        while left := self._left(arrival):
-            if wait.deadline.expired:
-                raise self._too_late(operation, key, wait.deadline)
-            expect_event(left)
-            time.sleep(max(_LEAST_S, min(left, wait.step())))
-            wait.tick()
+        with wait:
+            while left := self._left(arrival):
+                if wait.deadline.expired:
+                    raise self._too_late(operation, key, wait.deadline)
+                expect_event(left)
+                time.sleep(max(_LEAST_S, min(left, wait.step())))
+                wait.tick()
 
     def _too_late(self, operation: str, key: Hashable, deadline: Deadline) -> ShoalTimeoutError:
         return ShoalTimeoutError(

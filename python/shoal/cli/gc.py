@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from shoal import shm
+from shoal.state import remove_dead
 
 __all__ = ["gc_command"]
 
@@ -19,14 +20,14 @@ def gc_command(
         ),
     ] = None,
 ) -> None:
-    """Remove sessions of shared memory whose processes have all died.
+    """Remove sessions of shared memory whose processes have all died, and what shows their state.
 
-    Sessions with a running or stopped process stay. Creating a session does the same, so this
-    command is needed only if this user creates no further sessions.
+    Sessions and jobs with a running or stopped process stay. Creating a session or a job does the
+    same, so this command is needed only if this user creates no further ones.
     """
     if folder is not None and not folder.is_dir():
         raise typer.BadParameter(f"there is no folder {folder}", param_hint="FOLDER")
-    removed = shm.gc(None if folder is None else str(folder))
+    removed = [*shm.gc(None if folder is None else str(folder)), *remove_dead(folder)]
     for path in removed:
         typer.echo(f"removed {path}")
     if not removed:

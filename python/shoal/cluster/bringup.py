@@ -256,7 +256,10 @@ def _wait_for_nodes(num_nodes: int, *, local: bool, deadline: Deadline) -> list[
             "`ray start --head` on one machine and `ray start --address=...` on the others, then "
             "start this program on one of them"
         )
-    wait = LongWait(lambda: f"{len(_alive())} of {num_nodes} nodes are connected", deadline)
+    # Not on a page: the process is in no job yet.
+    wait = LongWait(
+        lambda: f"{len(_alive())} of {num_nodes} nodes are connected", deadline, operation=""
+    )
     told: set[str] = set()
     while True:
         alive = _alive()

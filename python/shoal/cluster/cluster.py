@@ -60,6 +60,7 @@ from shoal.profiling import (
     modify_profile_context,
 )
 from shoal.signatures import InitSignature, first_overload
+from shoal.state import remove_dead
 from shoal.topology import DescribedCluster
 from shoal.tracing import begin, end, finish, flush
 
@@ -385,6 +386,7 @@ class Cluster(DescribedCluster):
         if not os.environ.get("RAY_ACTOR"):  # a worker stays in its job
             set_shipped(())
             set_context(namespace="", node_rank=-1)
+            remove_dead()  # the pages of workers that were killed
             end()
 
     def __enter__(self) -> Self:

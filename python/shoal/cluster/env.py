@@ -83,6 +83,7 @@ class ClusterEnvVar(StrEnum):
     PATH_ENV_MERGE_MODE = "PATH_ENV_MERGE_MODE"
     CODE_WORKING_DIR = "CODE_WORKING_DIR"
     ON_FAILURE = "ON_FAILURE"
+    STATE = "STATE"
 
 
 DEFAULT_SYS_ENV_VAR: dict[ClusterEnvVar, str | None] = {
@@ -100,7 +101,7 @@ DEFAULT_SYS_ENV_VAR: dict[ClusterEnvVar, str | None] = {
 `RLINF_TIMEOUT`. Defaults are not put into the environment of workers."""
 
 # A node has its own rank, and the code is sent by the driver alone.
-_SETTINGS = frozenset(DEFAULT_SYS_ENV_VAR) - {
+_SETTINGS = (frozenset(DEFAULT_SYS_ENV_VAR) | {ClusterEnvVar.STATE}) - {
     ClusterEnvVar.NODE_RANK,
     ClusterEnvVar.CODE_WORKING_DIR,
 }

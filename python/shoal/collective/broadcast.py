@@ -215,7 +215,7 @@ class _Course:
                 if edges.parent is not None:
                     direct = edges.parent == self._root
                     what = f"{self._label}broadcast from" if direct else f"{self._what}: from"
-                    self._inbox = Inbox(self._routes, self._kind, edges.parent, what)
+                    self._inbox = Inbox(self._routes, self._kind, edges.parent, what, "broadcast")
                 self._links = links
                 self._edges = edges
 
@@ -233,7 +233,7 @@ class _Course:
         return {member: link for member, link in found.items() if link is not None}
 
     def _outbox(self, member: WorkerAddress) -> Outbox:
-        outbox = Outbox(self._routes, self._kind, member, f"{self._what}: to")
+        outbox = Outbox(self._routes, self._kind, member, f"{self._what}: to", "broadcast")
         outbox.heed(self.options)
         return outbox
 
@@ -386,7 +386,7 @@ class _Course:
             return f"{self._routes.name}: {self._what}: waits for {', '.join(late)} to take part"
 
         routes = self._routes
-        with PeerWait(routes.directory, routes.name, late, describe, deadline) as wait:
+        with PeerWait(routes.directory, routes.name, "broadcast", late, describe, deadline) as wait:
             while (untaken := self._written.nbytes()) and untaken + size > MOST_BYTES:
                 readers = self._written.readers()
                 late = [name for name, process in names if process in readers]

@@ -6,6 +6,7 @@ written against torch's interfaces; the documentation marks it as not run on har
 
 import importlib
 import secrets
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -162,20 +163,21 @@ class _IpcCarrier:
     def _take(self, deadline: Deadline, watch: Watch) -> bytes:
         # A receive that is long is logged by the inbox.
         wait = None if self._what is None else LongWait(partial(str, self._what), deadline)
-        while True:
-            seconds = min(_SLICE_S, deadline.remaining)
-            try:
-                taken: bytes = self._in.get(seconds if wait is None else wait.step(seconds))
-            except ShoalTimeoutError:
-                if wait is not None:
-                    wait.tick()
-                error = watch()
-                if error is not None:
-                    raise error from None
-                if deadline.expired:
-                    raise
-            else:
-                return taken
+        with wait or nullcontext():
+            while True:
+                seconds = min(_SLICE_S, deadline.remaining)
+                try:
+                    taken: bytes = self._in.get(seconds if wait is None else wait.step(seconds))
+                except ShoalTimeoutError:
+                    if wait is not None:
+                        wait.tick()
+                    error = watch()
+                    if error is not None:
+                        raise error from None
+                    if deadline.expired:
+                        raise
+                else:
+                    return taken
 
 
 def _device(worker: WorkerInfo) -> Any:

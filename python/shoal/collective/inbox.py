@@ -86,13 +86,17 @@ class Inbox:
         kind: Keeps point-to-point messages and those of each broadcast apart.
         peer: The sender.
         what: Name of the operation in errors and log lines, such as `recv from`.
+        operation: The operation as the state page shows it.
     """
 
-    def __init__(self, routes: PeerRoutes, kind: str, peer: WorkerAddress, what: str) -> None:
+    def __init__(
+        self, routes: PeerRoutes, kind: str, peer: WorkerAddress, what: str, operation: str = "recv"
+    ) -> None:
         self._routes = routes
         self._kind = kind
         self.peer = peer
         self._what = f"{what} {peer.get_name()}"
+        self._operation = operation
         self._where = f"{routes.name}: message from {peer.get_name()}"
         self._lock = threading.RLock()
         self._route: Route | None = None
@@ -519,7 +523,7 @@ class Inbox:
         def describe() -> str:
             return f"{me}: {self._what}: waits for {peer}"
 
-        return PeerWait(self._routes.directory, me, [peer], describe, deadline)
+        return PeerWait(self._routes.directory, me, self._operation, [peer], describe, deadline)
 
     def _too_late(self, deadline: Deadline) -> ShoalTimeoutError:
         return timed_out(self._what, self.peer.get_name(), deadline)

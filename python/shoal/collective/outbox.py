@@ -116,13 +116,17 @@ class Outbox:
         kind: Keeps point-to-point messages and those of each broadcast apart.
         peer: The receiver.
         what: Name of the operation in errors and log lines, such as `send to`.
+        operation: The operation as the state page shows it.
     """
 
-    def __init__(self, routes: PeerRoutes, kind: str, peer: WorkerAddress, what: str) -> None:
+    def __init__(
+        self, routes: PeerRoutes, kind: str, peer: WorkerAddress, what: str, operation: str = "send"
+    ) -> None:
         self._routes = routes
         self._kind = kind
         self.peer = peer
         self._what = f"{what} {peer.get_name()}"
+        self._operation = operation
         self._lock = threading.Lock()
         self._one_at_a_time = threading.Lock()  # for sends of more than one step
         self._info: WorkerInfo | None = None
@@ -323,7 +327,7 @@ class Outbox:
         def describe() -> str:
             return f"{me}: {self._what}: waits for {peer}"
 
-        return PeerWait(self._routes.directory, me, [peer], describe, deadline)
+        return PeerWait(self._routes.directory, me, self._operation, [peer], describe, deadline)
 
     # How it works.
 
@@ -363,10 +367,11 @@ class Outbox:
             self._put_in_slices(part, info, deadline)
 
         try:
-            if self._tensor_sends.needed_for(message, route) and self._tensor_sends.send(
-                message, info, route, deadline, watch, put
-            ):
-                return
+            if self._tensor_sends.needed_for(message, route):
+                with self.waiting(deadline) as wait:
+                    wait.show()
+                    if self._tensor_sends.send(message, info, route, deadline, watch, put):
+                        return
             put(message)
             self._tensor_sends.announce(watch)
         except BaseException:
@@ -395,8 +400,7 @@ class Outbox:
                 if route.name == "shm" and _is_too_large(message):
                     message = self.write_beside(_opened(message), info, deadline)
                 try:
-                    seconds = min(SLICE_S, deadline.remaining)
-                    route.queues.put(route.key, message, 0, Deadline(seconds))
+                    route.queues.put(route.key, message, 0, Deadline(wait.step(SLICE_S)))
                 except ShoalTimeoutError:
                     if deadline.expired:
                         raise self._too_late(deadline) from None
@@ -414,8 +418,7 @@ class Outbox:
         """Put a message into the queue on another node; look after the receiver meanwhile."""
         while True:
             try:
-                seconds = min(SLICE_S, deadline.remaining)
-                route.queues.put(route.key, message, 0, Deadline(seconds))
+                route.queues.put(route.key, message, 0, Deadline(wait.step(SLICE_S)))
             except ShoalTimeoutError:
                 if deadline.expired:
                     raise self._too_late(deadline) from None

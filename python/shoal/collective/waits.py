@@ -38,6 +38,7 @@ class PeerWait:
     Args:
         directory: Where the wait is recorded.
         waiter: The address of the worker that waits.
+        operation: What waits: `send`, `recv` or `broadcast`.
         peers: The addresses of the workers it waits for.
         describe: Makes the sentence that names the waiter, the operation and the peers.
         deadline: The deadline of the wait.
@@ -47,6 +48,7 @@ class PeerWait:
         self,
         directory: Directory,
         waiter: str,
+        operation: str,
         peers: Sequence[str],
         describe: Callable[[], str],
         deadline: Deadline,
@@ -56,11 +58,19 @@ class PeerWait:
         self._peers = tuple(peers)
         self._describe = describe
         self._deadline = deadline
-        self._wait = LongWait(self._sentence, deadline, deadline.elapsed)
+        self._wait = LongWait(
+            self._sentence,
+            deadline,
+            deadline.elapsed,
+            operation=operation,
+            on="",
+            peers=lambda: self._peers,
+        )
         self._number: int | None = None
         self._begun = deadline.elapsed
 
     def __enter__(self) -> Self:
+        self._wait.__enter__()
         return self
 
     def __exit__(
@@ -69,6 +79,7 @@ class PeerWait:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._wait.__exit__(kind, error, traceback)
         self.end()
 
     def waits_for(self, peers: Sequence[str]) -> None:
@@ -76,6 +87,11 @@ class PeerWait:
         if tuple(peers) != self._peers:
             self._peers = tuple(peers)
             self.end()  # the next tick records the new ones
+            self._wait.hide()
+
+    def show(self) -> None:
+        """Show the wait on the state page at once: no code can call `tick` while it goes on."""
+        self._wait.show()
 
     def step(self, at_most: float) -> float:
         """Return how long to wait before the next `tick`, in seconds."""

@@ -71,29 +71,29 @@ class Waits:
         """
         deadline, seen = self.deadline(limit), dict[int, set[int]]()
         peer = f"{role} {instance}"
-        wait = LongWait(lambda: f"{describe_self()}: {what}: waits for {peer}", deadline)
         task = asyncio.ensure_future(awaited)
         try:
-            while True:
-                done, _ = await asyncio.wait({task}, timeout=wait.step(_CHECK_S))
-                if done:
-                    return task.result()
-                if self._watch is not None:
-                    error = await self._watch(role, instance, what, deadline, seen)
-                    if error is not None and not task.done():
-                        raise error
-                if self._step.expired and not task.done():
-                    raise ShoalTimeoutError(
-                        f"{describe_self()}: {what}: the step's timeout of "
-                        f"{self._step.timeout:g} s has passed; it waited for {peer}"
-                    )
-                if deadline.expired and not task.done():
-                    raise ShoalTimeoutError(
-                        f"{describe_self()}: {what}: nothing from {peer} within "
-                        f"{deadline.timeout:.3g} s; its event loop is blocked, it does not run, or "
-                        "it does not follow the scheduler"
-                    )
-                wait.tick()
+            with LongWait(lambda: f"{describe_self()}: {what}: waits for {peer}", deadline) as wait:
+                while True:
+                    done, _ = await asyncio.wait({task}, timeout=wait.step(_CHECK_S))
+                    if done:
+                        return task.result()
+                    if self._watch is not None:
+                        error = await self._watch(role, instance, what, deadline, seen)
+                        if error is not None and not task.done():
+                            raise error
+                    if self._step.expired and not task.done():
+                        raise ShoalTimeoutError(
+                            f"{describe_self()}: {what}: the step's timeout of "
+                            f"{self._step.timeout:g} s has passed; it waited for {peer}"
+                        )
+                    if deadline.expired and not task.done():
+                        raise ShoalTimeoutError(
+                            f"{describe_self()}: {what}: nothing from {peer} within "
+                            f"{deadline.timeout:.3g} s; its event loop is blocked, it does not run, or "
+                            "it does not follow the scheduler"
+                        )
+                    wait.tick()
         finally:
             # A cancelled get loses no message.
             task.cancel()

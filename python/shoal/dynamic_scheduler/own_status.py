@@ -116,24 +116,30 @@ class OwnStatus:
             Exception: The task of a group failed, or the worker no longer follows the requests.
         """
         deadline = Deadline(timeout)
-        wait = LongWait(self._describe, deadline)
-        while True:
-            if self._failure is not None:
-                raise self._failure
-            tasks = [task for task in self._status.get_running_tasks() if task is not None]
-            for task in tasks:
-                if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                    raise error
-            if not self._status.num_seq_group_running:
-                return
-            if deadline.expired:
-                raise ShoalTimeoutError(f"{wait.describe()}: not within {deadline.timeout:g} s")
-            open_tasks = [task for task in tasks if not task.done()]
-            if open_tasks:
-                await asyncio.wait(open_tasks, timeout=wait.step(), return_when="FIRST_COMPLETED")
-            else:
-                await asyncio.sleep(min(_LOOK_S, deadline.remaining))
-            wait.tick()
+        with LongWait(self._describe, deadline) as wait:
+            while True:
+                if self._failure is not None:
+                    raise self._failure
+                tasks = [task for task in self._status.get_running_tasks() if task is not None]
+                for task in tasks:
+                    if (
+                        task.done()
+                        and not task.cancelled()
+                        and (error := task.exception()) is not None
+                    ):
+                        raise error
+                if not self._status.num_seq_group_running:
+                    return
+                if deadline.expired:
+                    raise ShoalTimeoutError(f"{wait.describe()}: not within {deadline.timeout:g} s")
+                open_tasks = [task for task in tasks if not task.done()]
+                if open_tasks:
+                    await asyncio.wait(
+                        open_tasks, timeout=wait.step(), return_when="FIRST_COMPLETED"
+                    )
+                else:
+                    await asyncio.sleep(min(_LOOK_S, deadline.remaining))
+                wait.tick()
 
     def _describe(self) -> str:
         status = self._status

@@ -62,19 +62,21 @@ class RolloutManager(RoleManager):
         if not self.use_pre_process_policy:
             return
         deadline = self._waits.deadline()
-        wait = LongWait(lambda: f"waits until half of {self._all_tasks} tasks are done", deadline)
-        while True:
-            reports = await self.report()
-            known = sum(report.total_tasks or 0 for report in reports.values())
-            if known >= self._all_tasks and self.running_tasks * 2 <= self._all_tasks:
-                break
-            if deadline.expired:
-                raise ShoalTimeoutError(
-                    f"rollout: {known} of {self._all_tasks} tasks have started and "
-                    f"{self.running_tasks} run, after {deadline.timeout:g} s"
-                )
-            wait.tick()
-            await asyncio.sleep(min(_REPORT_EVERY_S, deadline.remaining))
+        with LongWait(
+            lambda: f"waits until half of {self._all_tasks} tasks are done", deadline
+        ) as wait:
+            while True:
+                reports = await self.report()
+                known = sum(report.total_tasks or 0 for report in reports.values())
+                if known >= self._all_tasks and self.running_tasks * 2 <= self._all_tasks:
+                    break
+                if deadline.expired:
+                    raise ShoalTimeoutError(
+                        f"rollout: {known} of {self._all_tasks} tasks have started and "
+                        f"{self.running_tasks} run, after {deadline.timeout:g} s"
+                    )
+                wait.tick()
+                await asyncio.sleep(min(_REPORT_EVERY_S, deadline.remaining))
         await self.migrate(self._in_front, reports)
         self.update(released_instance_num=self._in_front)
 

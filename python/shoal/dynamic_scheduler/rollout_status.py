@@ -170,12 +170,12 @@ class RolloutStatus:
             Exception: The task of a group failed, or the worker no longer follows the requests.
         """
         deadline = Deadline(timeout)
-        wait = LongWait(self._describe, deadline)
-        while True:
-            self._raise_failure()
-            if not self._running:
-                return
-            await self._wait_for_change(wait, deadline)
+        with LongWait(self._describe, deadline) as wait:
+            while True:
+                self._raise_failure()
+                if not self._running:
+                    return
+                await self._wait_for_change(wait, deadline)
 
     async def wait_for_work(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  (part of the API)
         """Wait until a group is started, or the scheduler ends the step.
@@ -191,13 +191,13 @@ class RolloutStatus:
             Exception: The worker no longer follows the scheduler's requests.
         """
         deadline = Deadline(timeout)
-        wait = LongWait(lambda: f"{describe_self()}: waits for the scheduler", deadline)
         before = self._requests
-        while not self._running and self._requests == before:
-            self._raise_failure()
-            if self._is_finished:
-                return False
-            await self._wait_for_change(wait, deadline)
+        with LongWait(lambda: f"{describe_self()}: waits for the scheduler", deadline) as wait:
+            while not self._running and self._requests == before:
+                self._raise_failure()
+                if self._is_finished:
+                    return False
+                await self._wait_for_change(wait, deadline)
         return True
 
     def _describe(self) -> str:

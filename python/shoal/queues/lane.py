@@ -29,7 +29,7 @@ from shoal.errors import (
 from shoal.queues.leases import HeldLeases, LaneLease
 from shoal.queues.protocol import NOTHING, Taken, Want, set_done
 from shoal.queues.settings import ChannelSettings
-from shoal.queues.shared import log_waits, take_in_time, take_now, with_whole_timeout
+from shoal.queues.shared import QueueWait, take_in_time, take_now, with_whole_timeout
 from shoal.reused_threads import result_from_thread, run_in_thread
 from shoal.shm import Session
 from shoal.shm.keys import canonical
@@ -313,9 +313,9 @@ class Lane:
             if deadline is None:
                 queue.put_nowait(item, weight)
                 return
-            log = log_waits("put", "room", queue, deadline)
-            waiting = self._waiting(server, log)
-            queue.put(item, weight, deadline.remaining, waiting=waiting)
+            with QueueWait("put", "room", queue, deadline) as wait:
+                waiting = self._waiting(server, wait)
+                queue.put(item, weight, deadline.remaining, waiting=waiting)
 
         self._use(self._call("put", key, deadline), put)
 
@@ -334,9 +334,10 @@ class Lane:
 
         def put(queue: "LaneQueue", server: _Server) -> None:
             nonlocal done
-            waiting = self._waiting(server, log_waits("put_many", "room", queue, deadline))
             try:
-                queue.put_many(items[done:], weights[done:], deadline.remaining, waiting=waiting)
+                with QueueWait("put_many", "room", queue, deadline) as wait:
+                    left, waiting = deadline.remaining, self._waiting(server, wait)
+                    queue.put_many(items[done:], weights[done:], left, waiting=waiting)
             except Exception as error:
                 done += getattr(error, "done", 0)
                 raise
@@ -392,8 +393,9 @@ class Lane:
             if deadline is None:
                 value = take_now(queue, want)
             else:
-                waiting = self._waiting(server, log_waits("get", "an item", queue, deadline))
-                value = take_in_time(queue, want, deadline, waiting=waiting)
+                with QueueWait("get", "an item", queue, deadline) as wait:
+                    waiting = self._waiting(server, wait)
+                    value = take_in_time(queue, want, deadline, waiting=waiting)
             found = server.taken(value, want, self._lost).value if want.lease else value
 
         self._use(self._call(want.operation, key, deadline, takes=True), take)
@@ -431,16 +433,14 @@ class Lane:
         """Return an object that ends an operation."""
         return _backend.LaneCancel()
 
-    def _waiting(
-        self, server: _Server, log: Callable[[], None] | None = None
-    ) -> Callable[[], None]:
-        """Return what a call does while it waits: it ends with the job or the node, and logs that."""
+    def _waiting(self, server: _Server, wait: QueueWait | None = None) -> Callable[[], None]:
+        """Return what a call does while it waits: it ends with the job or the node, and shows that."""
 
         def waiting() -> None:
             self._check_job()
             server.check_node()
-            if log is not None:
-                log()
+            if wait is not None:
+                wait()
 
         return waiting
 

@@ -6,9 +6,9 @@ channel's actor uses them too.
 
 import contextlib
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from shoal._backend import ShmQueue
 from shoal.deadline import Deadline, LongWait
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ROUTES",
+    "QueueWait",
     "SessionQueues",
     "SharedQueues",
-    "log_waits",
     "put_now",
     "put_or_wait",
     "take_in_time",
@@ -121,14 +121,15 @@ class SharedQueues(Engine):
             super().put(key, item, weight, deadline)
             return
         queue, policy = self._queue(key), self.settings.policy
-        waiting = log_waits("put", "room" if policy == "block" else "memory", queue, deadline)
+        awaited = "room" if policy == "block" else "memory"
         if policy != "block":
             with contextlib.suppress(NotYet):
                 put_or_wait(queue, item, weight, policy)
                 return
-            waiting = partial(_keep_room, queue, policy, waiting)
         try:
-            queue.put(item, weight, deadline.remaining, waiting=waiting)
+            with QueueWait("put", awaited, queue, deadline) as wait:
+                waiting = wait if policy == "block" else partial(_keep_room, queue, policy, wait)
+                queue.put(item, weight, deadline.remaining, waiting=waiting)
         except ShoalTimeoutError as error:
             raise with_whole_timeout(error, "put", queue.name, deadline) from None
 
@@ -140,9 +141,9 @@ class SharedQueues(Engine):
             super().put_many(key, items, weights, deadline)
             return
         queue = self._queue(key)
-        waiting = log_waits("put_many", "room", queue, deadline)
         try:
-            queue.put_many(items, weights, deadline.remaining, waiting=waiting)
+            with QueueWait("put_many", "room", queue, deadline) as waiting:
+                queue.put_many(items, weights, deadline.remaining, waiting=waiting)
         except ShoalTimeoutError as error:
             raise with_whole_timeout(error, "put_many", queue.name, deadline) from None
 
@@ -151,9 +152,9 @@ class SharedQueues(Engine):
     ) -> Reservation:
         """Reserve the channel's memory for an array, waiting for memory."""
         queue = self._queue(key)
-        waiting = log_waits("reserve", "memory", queue, deadline)
         try:
-            return queue.reserve(shape, dtype, deadline.remaining, waiting=waiting)
+            with QueueWait("reserve", "memory", queue, deadline) as waiting:
+                return queue.reserve(shape, dtype, deadline.remaining, waiting=waiting)
         except ShoalTimeoutError as error:
             raise with_whole_timeout(error, "reserve", queue.name, deadline) from None
 
@@ -201,8 +202,8 @@ class SharedQueues(Engine):
             return super().take(key, want, deadline)
         self._order.raise_set_aside(key)
         queue = self._queue(key)
-        waiting = log_waits("get", "an item", queue, deadline)
-        return take_in_time(queue, want, deadline, waiting=waiting)
+        with QueueWait("get", "an item", queue, deadline) as waiting:
+            return take_in_time(queue, want, deadline, waiting=waiting)
 
     def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
         """Let the next get of a key raise an error."""
@@ -382,13 +383,13 @@ def put_or_wait(queue: Queue, item: Any, weight: int, policy: str) -> None:
         raise NotYet(Refusal.of(error)) from None
 
 
-def _keep_room(queue: Queue, policy: str, log: Callable[[], None]) -> None:
+def _keep_room(queue: Queue, policy: str, wait: "QueueWait") -> None:
     """Apply a policy that does not wait for room to a queue that others fill during a put's wait.
 
     Raises:
         ChannelFull: The queue is full, and the policy is `error`.
     """
-    log()
+    wait()
     if policy in DROPPING:
         queue.displace(all=policy == "keep_latest")
     elif queue.full():
@@ -449,13 +450,8 @@ def take_in_time(queue: "Queue | LaneQueue", want: Want, deadline: Deadline, **o
     return None
 
 
-def log_waits(
-    operation: str,
-    awaited: str,
-    queue: "ShmQueue | LaneQueue",
-    deadline: Deadline | None = None,
-) -> Callable[[], None]:
-    """Return a function for `waiting` of a queue's calls: it logs long waits.
+class QueueWait:
+    """The `waiting` of a queue's call within a `with` block: shows and logs the wait of the call.
 
     Args:
         operation: The call.
@@ -463,16 +459,35 @@ def log_waits(
         queue: The queue.
         deadline: The deadline of the call; None for no limit.
     """
-    wait: LongWait | None = None
 
-    def tick() -> None:
-        nonlocal wait
-        if wait is None:  # most calls end before this
-            limit = Deadline(math.inf, waited=_FIRST_TICK_S) if deadline is None else deadline
-            wait = long_wait(operation, awaited, queue.name, limit)
-        wait.tick()
+    __slots__ = ("_awaited", "_deadline", "_operation", "_queue", "_wait")
 
-    return tick
+    def __init__(
+        self,
+        operation: str,
+        awaited: str,
+        queue: "ShmQueue | LaneQueue",
+        deadline: Deadline | None = None,
+    ) -> None:
+        self._operation = operation
+        self._awaited = awaited
+        self._queue = queue
+        self._deadline = deadline
+        self._wait: LongWait | None = None
+
+    def __call__(self) -> None:
+        """Show and log the wait, where that is due."""
+        if self._wait is None:  # most calls end before this
+            limit = self._deadline or Deadline(math.inf, waited=_FIRST_TICK_S)
+            self._wait = long_wait(self._operation, self._awaited, self._queue.name, limit)
+        self._wait.tick()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._wait is not None:
+            self._wait.hide()
 
 
 def counts_of(queue: Queue, session: Session) -> Counts:

@@ -119,6 +119,8 @@ def long_wait(operation: str, awaited: str, shown: str, deadline: Deadline) -> L
         lambda: f"{describe_self()}: {operation} waits for {awaited} in {shown}",
         deadline,
         deadline.elapsed,
+        operation=operation,
+        on=shown,
     )
 
 

@@ -1,10 +1,9 @@
 """Identifies the shared memory that a process can use, to tell which processes can share it."""
 
 import os
-import tempfile
-from pathlib import Path
 
 from shoal._backend import backend
+from shoal.context import memory_folder
 from shoal.process import own_process
 
 __all__ = ["memory_id"]
@@ -17,9 +16,6 @@ def memory_id() -> str:
     in which sessions are made (containers of one node may each have a `/dev/shm`), the backend,
     which determines the memory layout, and the user.
     """
-    folder = Path(os.environ.get("SHOAL_SHM_DIR") or "/dev/shm")  # noqa: S108  (only its inode is read)
-    if not folder.is_dir():
-        folder = Path(tempfile.gettempdir())
-    found = folder.stat()
+    found = memory_folder().stat()
     where = f"{own_process().host} {found.st_dev}:{found.st_ino}"
     return f"{where} {backend()} {os.geteuid()}"

@@ -200,16 +200,17 @@ class ControlPage:
         Returns:
             False if the deadline of the wait has passed.
         """
-        while True:
-            check()
-            bell = self._bell.value
-            known = self._newest.value, self._announced.value
-            if known != (packed, announced) or self._closed.value or not self.is_there():
-                return True
-            if wait.deadline.expired:
-                return False
-            self._sleep(bell, wait.step(_SLICE_S))
-            wait.tick()
+        with wait:
+            while True:
+                check()
+                bell = self._bell.value
+                known = self._newest.value, self._announced.value
+                if known != (packed, announced) or self._closed.value or not self.is_there():
+                    return True
+                if wait.deadline.expired:
+                    return False
+                self._sleep(bell, wait.step(_SLICE_S))
+                wait.tick()
 
     # With several nodes; see `following`.
 
@@ -337,10 +338,11 @@ def _is_locked_now(descriptor: int) -> bool:
 
 
 def _try_until(attempt: Callable[[], bool], wait: LongWait) -> None:
-    while not attempt():
-        if wait.deadline.expired:
-            raise ShoalTimeoutError(
-                f"{wait.describe()}: no end of it within {wait.deadline.timeout:g} s"
-            )
-        time.sleep(wait.step(_TRY_S))  # neither lock can be waited for with a deadline
-        wait.tick()
+    with wait:
+        while not attempt():
+            if wait.deadline.expired:
+                raise ShoalTimeoutError(
+                    f"{wait.describe()}: no end of it within {wait.deadline.timeout:g} s"
+                )
+            time.sleep(wait.step(_TRY_S))  # neither lock can be waited for with a deadline
+            wait.tick()

@@ -152,7 +152,10 @@ class VersionFolder:
                 continue
             self.check()
             wait = wait or LongWait(
-                lambda: f"{describe_self()}: waits for {wanted} of {self.name}", deadline
+                lambda: f"{describe_self()}: waits for {wanted} of {self.name}",
+                deadline,
+                operation="latest",
+                on=self.name,
             )
             if not control.wait(packed, announced, wait, both):
                 newest = control.newest

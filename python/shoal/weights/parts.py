@@ -68,7 +68,11 @@ def publish_part(
     """
     store.begin()
     names: list[Path] = []
-    wait = LongWait(lambda: f"{describe_self()}: publish: {_missing(store, part)}", deadline)
+    wait = LongWait(
+        lambda: f"{describe_self()}: publish: {_missing(store, part)}",
+        deadline,
+        operation="publish",
+    )
     version = before = None
     is_written = False
     try:
@@ -94,7 +98,7 @@ def publish_part(
 
 def _locked(store: Store, wait: LongWait) -> AbstractContextManager[None]:
     """Hold the publisher's lock also after the deadline of a wait."""
-    return store.publishing(LongWait(wait.describe, Deadline(_LOCK_S)))
+    return store.publishing(LongWait(wait.describe, Deadline(_LOCK_S), operation="publish"))
 
 
 def _write(

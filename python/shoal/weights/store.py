@@ -170,6 +170,8 @@ class Store(VersionFolder):
         wait = LongWait(
             lambda: f"{describe_self()}: publish waits for another publisher of {self.name}",
             deadline,
+            operation="publish",
+            on=self.name,
         )
         with self.publishing(wait):
             self.check()

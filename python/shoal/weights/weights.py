@@ -255,6 +255,8 @@ class Weights:
             wait = LongWait(
                 lambda: f"{describe_self()}: publish waits for earlier ones of {store.name}",
                 deadline,
+                operation="publish",
+                on=store.name,
             )
             for one in earlier:
                 if not ends_in_time(one, wait):

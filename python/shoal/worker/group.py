@@ -36,6 +36,7 @@ from shoal.manager import WorkerManager
 from shoal.manager.base import find_namespace, required_namespace
 from shoal.placement import NodePlacementStrategy, PackedPlacementStrategy, PlacementStrategy
 from shoal.placement.environment import group_environment, process_environment
+from shoal.state import remove_pages
 from shoal.tracing import settle
 from shoal.worker.failures import GroupCall, forget_failures
 from shoal.worker.names import DYING_S, RETRY_S, find_ranks, forget_dead, is_alive
@@ -506,15 +507,18 @@ class WorkerGroup:
     def _kill(self) -> None:
         if not self._workers:
             return  # nothing was started: the records of this name are another group's
-        is_ours = True
+        is_ours, ended = True, []
         for worker in self._workers:
             name = f"{self._name}:{worker.rank}"
             runtime().kill(worker.worker)
             holder = find_actor(name, required_namespace())
             if holder is not None and holder != worker.worker:
                 is_ours = False  # this group had died, and another group has its name now
-            elif self._cluster is not None:
+                continue
+            ended.append(name)
+            if self._cluster is not None:
                 self._cluster.release(name)
+        remove_pages(ended)
         self._workers = []
         self._constructors = None
         forget_failures(self._name)

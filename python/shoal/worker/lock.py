@@ -157,6 +157,7 @@ class DeviceLock:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         what = f"the lock of {show_devices(self._devices('lock'))}"
         work = AsyncWork(future, what, partial(self._give_back, manager, number))
+        work.operation = "lock"
         start(
             self._take(manager, number, deadline, work, logs),
             lambda _: self._count(number),
@@ -170,7 +171,8 @@ class DeviceLock:
     ) -> None:
         """Ask for the devices; while that waits, keep the work's description up to date."""
         what = work.what
-        wait = LongWait(lambda: f"{describe_self()}: waits for {work.what}", deadline)
+        # The page shows the wait for the work.
+        wait = LongWait(lambda: f"{describe_self()}: waits for {work.what}", deadline, operation="")
         asked = (self._address, self._devices("lock"))
         granted = asyncio.wrap_future(
             manager.begin_call("acquire_devices", *asked, number=number, timeout=deadline.timeout)

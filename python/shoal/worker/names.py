@@ -81,27 +81,27 @@ def find_ranks(group_name: str, timeout: float | None) -> list[Any]:
         what = "its launch" if size is None else f"its ranks {missing} of {size}"
         return f"{describe_self()}: from_group_name({group_name!r}) waits for {what}"
 
-    wait = LongWait(describe, for_ranks)
-    while True:
-        size = manager.get_group_size(group_name)
-        # Asked before: a rank that registers after its actor was not found is not lost.
-        registered = {info.rank for info in manager.get_group(group_name)}
-        found = [find_actor(f"{group_name}:{rank}", namespace) for rank in range(size or 0)]
-        missing = [rank for rank, actor in enumerate(found) if actor is None]
-        if size is not None and not missing:
-            return found
-        if size is None and for_launch.expired:
-            waited = f" within {for_launch.timeout:g} s" if for_launch.timeout else ""
-            raise ShoalValueError(f"no group {group_name!r} in the job {namespace!r}{waited}")
-        if lost := [rank for rank in missing if rank in registered]:
-            raise ShoalValueError(f"the group {group_name!r} has lost its ranks {lost}")
-        if for_ranks.expired:
-            raise ShoalTimeoutError(
-                f"the group {group_name!r} has {size} ranks, and its ranks {missing} were not "
-                f"launched within {for_ranks.timeout:g} s"
-            )
-        time.sleep(wait.step(RETRY_S))
-        wait.tick()
+    with LongWait(describe, for_ranks) as wait:
+        while True:
+            size = manager.get_group_size(group_name)
+            # Asked before: a rank that registers after its actor was not found is not lost.
+            registered = {info.rank for info in manager.get_group(group_name)}
+            found = [find_actor(f"{group_name}:{rank}", namespace) for rank in range(size or 0)]
+            missing = [rank for rank, actor in enumerate(found) if actor is None]
+            if size is not None and not missing:
+                return found
+            if size is None and for_launch.expired:
+                waited = f" within {for_launch.timeout:g} s" if for_launch.timeout else ""
+                raise ShoalValueError(f"no group {group_name!r} in the job {namespace!r}{waited}")
+            if lost := [rank for rank in missing if rank in registered]:
+                raise ShoalValueError(f"the group {group_name!r} has lost its ranks {lost}")
+            if for_ranks.expired:
+                raise ShoalTimeoutError(
+                    f"the group {group_name!r} has {size} ranks, and its ranks {missing} were not "
+                    f"launched within {for_ranks.timeout:g} s"
+                )
+            time.sleep(wait.step(RETRY_S))
+            wait.tick()
 
 
 def forget_dead(group_name: str) -> None:

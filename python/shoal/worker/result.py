@@ -90,8 +90,8 @@ class WorkerGroupFuncResult:
         self._check_ray()
         call = self._call
         deadline = Deadline(timeout, default=math.inf)
-        log = LongWait(self._describe_wait, deadline)
-        with nullcontext() if all else call.waiting():
+        log = self._long_wait(deadline)
+        with log, nullcontext() if all else call.waiting():
             call.take_at_once(min(_FIRST_LOOK_S, deadline.remaining))
             while pending := call.pending():
                 call.watch()
@@ -112,7 +112,7 @@ class WorkerGroupFuncResult:
         self._check_ray()
         call = self._call
         deadline = Deadline(timeout, default=math.inf)
-        log = LongWait(self._describe_wait, deadline)
+        log = self._long_wait(deadline)
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def notify() -> None:
@@ -121,7 +121,7 @@ class WorkerGroupFuncResult:
 
         call.add_listener(notify)
         try:
-            with nullcontext() if all else call.waiting():
+            with log, nullcontext() if all else call.waiting():
                 call.watch()
                 while pending := call.pending():
                     at_most = math.inf if all else self._grace_left()
@@ -212,8 +212,14 @@ class WorkerGroupFuncResult:
             self._grace = Deadline(_GRACE_S)
         return math.inf if self._grace is None else self._grace.remaining
 
-    def _describe_wait(self) -> str:
-        return f"{describe_self()}: {self._call.name} waits for {self._peers(self._call.pending())}"
+    def _long_wait(self, deadline: Deadline) -> LongWait:
+        call = self._call
+        return LongWait(
+            lambda: f"{describe_self()}: {call.name} waits for {self._peers(call.pending())}",
+            deadline,
+            on=call.name,
+            peers=lambda: [f"{call.group}:{call.ranks[i]}" for i in call.pending()],
+        )
 
     def _values(self, deadline: Deadline) -> list[Any]:
         call = self._call

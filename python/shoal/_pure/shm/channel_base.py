@@ -10,7 +10,7 @@ from shoal.errors import ShoalTimeoutError
 
 __all__ = ["ChannelBase"]
 
-_TURN_S: Final = 10
+_TURN_S: Final = 0.1
 """Maximum seconds that a get waits in the queue before it takes the slow path."""
 
 

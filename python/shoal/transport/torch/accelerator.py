@@ -308,24 +308,24 @@ class AcceleratorPair:
             raise
 
     def _wait(self, verb: str, works: list[Any], deadline: Deadline, watch: Watch | None) -> None:
-        long = LongWait(lambda: self._what(verb), deadline)
         pause, looked = _FIRST_PAUSE_S, time.monotonic()
-        for work in works:
-            while not work.is_completed():
-                if deadline.expired:
-                    raise ShoalTimeoutError(
-                        f"{self._what(verb)}: not done within {deadline.timeout:g} s; this pair "
-                        "is closed"
-                    )
-                if time.monotonic() - looked > _LOOK_EVERY_S:
-                    looked = time.monotonic()
-                    long.tick()
-                    error = None if watch is None else watch()
-                    if error is not None:
-                        raise error
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
-            work.wait()  # orders the caller's stream after the transfer; raises its error
+        with LongWait(lambda: self._what(verb), deadline) as long:
+            for work in works:
+                while not work.is_completed():
+                    if deadline.expired:
+                        raise ShoalTimeoutError(
+                            f"{self._what(verb)}: not done within {deadline.timeout:g} s; this pair "
+                            "is closed"
+                        )
+                    if time.monotonic() - looked > _LOOK_EVERY_S:
+                        looked = time.monotonic()
+                        long.tick()
+                        error = None if watch is None else watch()
+                        if error is not None:
+                            raise error
+                    time.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE_S)
+                work.wait()  # orders the caller's stream after the transfer; raises its error
 
     def _what(self, verb: str) -> str:
         return f"{self.host.me}: {verb} {self.host.peer} ({self.device})"

@@ -112,12 +112,13 @@ def make_group(party: Party, deadline: Deadline, watch: Watch | None = None) -> 
     thread.start()
     wait = LongWait(lambda: party.what, deadline)
     try:
-        while not made.done():
-            concurrent.futures.wait([made], wait.step(_LOOK_EVERY_S))
-            if made.done():
-                break
-            wait.tick()
-            _check(party, deadline, watch)
+        with wait:
+            while not made.done():
+                concurrent.futures.wait([made], wait.step(_LOOK_EVERY_S))
+                if made.done():
+                    break
+                wait.tick()
+                _check(party, deadline, watch)
         return made.result()
     except (TransportError, PeerLostError, ShoalTimeoutError):
         raise

@@ -97,7 +97,8 @@ class Wait:
     def look(self) -> None:
         """Log the wait if a log line is due; end it if it is hopeless."""
         if self._long is None:
-            self._long = LongWait(lambda: self.what, self.deadline, self.seconds)
+            # The page shows the send or the receive that this wait belongs to.
+            self._long = LongWait(lambda: self.what, self.deadline, self.seconds, operation="")
         self._long.tick()
         if self.error is None:
             self.error = self._hopeless()

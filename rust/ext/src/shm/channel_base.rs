@@ -19,8 +19,8 @@ use super::wait::Limit;
 use crate::convert::Arg;
 use crate::errors::shoal_class;
 
-/// Maximum wait of a get in the queue before it takes the slow path, which logs long waits.
-const TURN: Duration = Duration::from_secs(10);
+/// Maximum wait of a get in the queue before it takes the slow path, which shows and logs waits.
+const TURN: Duration = Duration::from_millis(100);
 
 /// Puts and gets of a `Channel`; `shoal.channel.Channel` derives from it.
 #[pyclass(frozen, subclass, name = "ChannelBase", module = "shoal._backend")]

@@ -1,0 +1,77 @@
+"""A call of a channel that waits is on the state page of its process, and one that does not is not."""
+
+import threading
+
+import pytest
+
+from shoal import deadline
+from shoal.errors import ShoalTimeoutError
+from shoal.state import hide_process, show_process
+from support.processes import until
+from support.state_pages import state_of, wait_of
+
+
+@pytest.fixture(autouse=True)
+def page(channel):
+    """This process is a worker of a job; its page lies beside the memory of the channel."""
+    show_process("job", "actor:0", 0)
+    yield
+    hide_process()
+
+
+def is_idle():
+    return state_of("actor:0").is_idle
+
+
+CALLS = {
+    "get": lambda c, key: c.get(key),
+    "get with a timeout": lambda c, key: c.get(key, timeout=60),
+    "get_batch": lambda c, key: c.get_batch(1, key),
+    "get_many": lambda c, key: c.get_many(1, key),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_a_get_that_waits_is_shown_until_it_has_its_item(channel, key, call):
+    made = channel()
+    made.put(0, key=key)
+    made.get(key)  # from now on the core may use the queue directly
+    thread = threading.Thread(target=call, args=(made, key))
+    thread.start()
+    until(lambda: wait_of("actor:0"))
+    shown = wait_of("actor:0")
+    assert shown.operation == "get"
+    assert shown.on == f"the channel 'c', key {key!r}"
+    made.put(1, weight=1, key=key)
+    thread.join()
+    assert is_idle()
+
+
+def test_a_put_that_waits_is_shown_until_there_is_room(channel, key):
+    made = channel(1)
+    made.put(0, key=key)
+    thread = threading.Thread(target=made.put, args=(1,), kwargs={"key": key})
+    thread.start()
+    until(lambda: wait_of("actor:0"))
+    assert wait_of("actor:0").operation == "put"
+    made.get(key)
+    thread.join()
+    assert is_idle()
+
+
+def test_a_get_that_times_out_is_no_longer_shown_while_its_error_is_handled(channel, key):
+    made = channel()
+    try:
+        made.get(key, timeout=0.5)
+    except ShoalTimeoutError:
+        assert is_idle()
+    else:
+        pytest.fail("it did not time out")
+
+
+def test_calls_that_do_not_wait_write_nothing(channel, key, monkeypatch):
+    made = channel()
+    monkeypatch.setattr(deadline, "begin_wait", lambda *_: pytest.fail("it was shown"))
+    for n in range(10):
+        made.put(n, key=key)
+    assert [made.get(key) for _ in range(10)] == list(range(10))

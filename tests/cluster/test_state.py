@@ -1,0 +1,122 @@
+"""What the processes of a job show of themselves, as another process reads it."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from shoal import Channel, Worker
+from shoal.errors import PeerLostError
+from shoal.state import find_jobs, read_pages
+from support.processes import until
+from support.state_pages import state_of, wait_of
+
+
+class Sleeper(Worker):
+    """Has nothing to do."""
+
+    def pid(self):
+        return os.getpid()
+
+
+def states():
+    """The state of each process of the only job, by its address."""
+    (folder,) = find_jobs().values()
+    return {found.address: found for found in read_pages(folder)}
+
+
+def test_all_processes_of_a_job_are_in_one_folder(launch):
+    group = launch(Sleeper, ranks=2)
+    pids = group.pid().wait()
+    found = states()
+    own = found["driver"]
+    assert (own.pid, own.status, own.node_rank) == (os.getpid(), "running", 0)
+    assert "NodeManager" in found
+    for rank, pid in enumerate(pids):
+        worker = found[f"{group.worker_group_name}:{rank}"]
+        assert (worker.pid, worker.status, worker.rank_path) == (pid, "running", (rank,))
+        assert worker.is_idle
+
+
+def test_a_group_that_is_closed_leaves_no_dead_page(launch):
+    group = launch(Sleeper, ranks=2)
+    name = group.worker_group_name
+    assert f"{name}:1" in states()
+    group.close()
+    assert not [address for address in states() if address.startswith(name)]
+
+
+class Waiter(Worker):
+    """Waits for items, messages and other workers."""
+
+    def take(self, channel):
+        return channel.get("x")
+
+    def receive(self, group):
+        return self.recv(group, 0)
+
+    def give(self, group):
+        self.send(1, group, 0)
+
+
+class Coroutine(Worker):
+    """Awaits items."""
+
+    async def take(self, channel):
+        return await channel.get("x", async_op=True)
+
+
+def shown(address):
+    """The call of a process, and its wait, once it waits."""
+    until(lambda: wait_of(address))
+    (call,) = state_of(address).activities
+    (wait,) = call.inside
+    return call.operation, wait
+
+
+def test_a_worker_shows_the_channel_that_it_waits_for(launch):
+    channel = Channel.create("of a waiter")
+    for cls, operation in ((Waiter, "get"), (Coroutine, "wait")):
+        group = launch(cls)
+        call = group.take(channel)
+        method, wait = shown(f"{group.worker_group_name}:0")
+        assert (method, wait.operation) == ("take", operation)
+        assert "the channel 'of a waiter', key 'x'" in wait.on
+        channel.put(1, key="x")
+        assert call.wait() == [1]
+        assert state_of(f"{group.worker_group_name}:0").is_idle
+
+
+def test_workers_and_the_driver_show_for_which_processes_they_wait(launch):
+    receiver, sender = launch(Waiter, name="receiver"), launch(Waiter, name="sender")
+    call = receiver.receive(sender.worker_group_name)
+    method, wait = shown(f"{receiver.worker_group_name}:0")
+    assert (method, wait.operation) == ("receive", "recv")
+    assert wait.peers == (f"{sender.worker_group_name}:0",)
+    thread = threading.Thread(target=call.wait)
+    thread.start()
+    until(lambda: wait_of("driver"))
+    assert wait_of("driver").on == f"{receiver.worker_group_name}.receive"
+    assert wait_of("driver").peers == (f"{receiver.worker_group_name}:0",)
+    sender.give(receiver.worker_group_name).wait()
+    thread.join()
+    assert state_of("driver").is_idle
+
+
+def test_a_killed_worker_shows_what_it_did_until_the_group_is_closed(launch):
+    group, other = launch(Waiter), launch(Sleeper)
+    name = f"{group.worker_group_name}:0"
+    (pid,) = other.pid().wait()
+    call = group.receive(other.worker_group_name)
+    shown(name)
+    found = states()[name]
+    os.kill(found.pid, signal.SIGKILL)
+    with pytest.raises(PeerLostError):
+        call.wait()
+    assert (states()[name].status, states()[name].activities) == ("dead", found.activities)
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: states()[f"{other.worker_group_name}:0"].status == "stopped")
+    os.kill(pid, signal.SIGCONT)
+    group.close()
+    assert name not in states()

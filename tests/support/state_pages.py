@@ -1,0 +1,26 @@
+"""What the state pages of a test's processes show."""
+
+from shoal.state import find_jobs, read_pages
+
+
+def states():
+    """The states of the processes of all jobs in this run's folder of shared memory."""
+    return [found for folder in find_jobs().values() for found in read_pages(folder)]
+
+
+def state_of(address):
+    """The state of the living process with an address; None if there is none."""
+    found = [s for s in states() if s.address == address and s.status != "dead"]
+    return found[0] if found else None
+
+
+def outline(activities):
+    """The operations, with those inside of them."""
+    return [(a.operation, outline(a.inside)) if a.inside else a.operation for a in activities]
+
+
+def wait_of(address):
+    """The only wait of a process, which may be within a call; None if it is not one wait."""
+    found = state_of(address)
+    inner = [w for a in found.activities for w in (a.inside or [a])] if found else []
+    return inner[0] if len(inner) == 1 and inner[0].kind == "wait" else None

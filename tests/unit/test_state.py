@@ -1,0 +1,443 @@
+"""State pages: what a process shows, and what others read while it runs, stands still or is dead."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from shoal import state
+from shoal.state import (
+    begin_wait,
+    calling,
+    find_jobs,
+    hide_process,
+    read_pages,
+    remove_dead,
+    remove_pages,
+    show_process,
+)
+from support.processes import in_a_child, until
+from support.state_pages import outline, states
+
+JOB = "shoal@10.0.0.1:6379"
+WORKS = """
+import sys, time
+from shoal.state import begin_wait, calling, show_process
+show_process("shoal@10.0.0.1:6379", sys.argv[1], 0)
+with calling("train"):
+    entry = begin_wait("recv", "", ["env:1"])
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+CHANGES = """
+import itertools
+from shoal.state import begin_wait, show_process
+show_process("shoal@10.0.0.1:6379", "actor:0", 0)
+print("ready", flush=True)
+for letter in itertools.cycle("abcdefgh"):
+    begin_wait("get", letter * 150, [letter * 100] * 2).end()
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The folder of shared memory; this process has no page before the test, and none after it."""
+    monkeypatch.setenv("SHOAL_SHM_DIR", str(tmp_path))
+    yield tmp_path
+    hide_process()
+
+
+@pytest.fixture
+def start():
+    """Start a program, wait until it is ready, and end it with the test."""
+    programs = []
+
+    def run(text, *arguments):
+        command = [sys.executable, "-c", text, *arguments]
+        program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        programs.append(program)
+        assert program.stdout.readline() == "ready\n"
+        return program
+
+    yield run
+    for program in programs:
+        program.kill()
+        program.wait()
+        program.stdout.close()
+
+
+def only_state():
+    (found,) = states()
+    return found
+
+
+def test_a_process_outside_of_a_job_writes_nothing(folder):
+    with calling("step"):
+        assert begin_wait("get") is None
+    assert list(folder.iterdir()) == []
+
+
+def test_nothing_is_written_where_the_user_does_not_want_it(folder, monkeypatch):
+    monkeypatch.setenv("SHOAL_STATE", "0")
+    show_process(JOB, "actor:0", 0)
+    with calling("step"):
+        assert begin_wait("get") is None
+    assert list(folder.iterdir()) == []
+
+
+def test_a_process_without_a_call_is_idle():
+    show_process(JOB, "actor:3", 1)
+    found = only_state()
+    assert (found.address, found.group, found.rank_path) == ("actor:3", "actor", (3,))
+    assert (found.pid, found.node_rank, found.parent) == (os.getpid(), 1, 0)
+    assert found.status == "running"
+    assert found.is_idle
+
+
+@pytest.mark.parametrize(
+    ("address", "group", "path"),
+    [("actor:0:12", "actor", (0, 12)), ("driver", "driver", ()), ("Channel:a:b", "Channel", ())],
+)
+def test_an_address_has_a_group_and_a_rank_if_it_is_that_of_a_worker(address, group, path):
+    show_process(JOB, address, 0)
+    assert (only_state().group, only_state().rank_path) == (group, path)
+
+
+def test_a_wait_is_shown_inside_of_its_call_until_it_ends():
+    show_process(JOB, "actor:0", 0)
+    before = time.monotonic()
+    with calling("step"):
+        entry = begin_wait("get", "the channel 'a', key 1", ["env:0", "env:1"], since=before - 5)
+        (call,) = only_state().activities
+        (wait,) = call.inside
+        assert (call.kind, call.operation, call.on, call.peers) == ("call", "step", "", ())
+        assert before <= call.since <= time.monotonic()
+        assert (wait.kind, wait.operation, wait.on) == ("wait", "get", "the channel 'a', key 1")
+        assert (wait.peers, wait.num_peers) == (("env:0", "env:1"), 2)
+        assert wait.since == pytest.approx(before - 5)
+        assert wait.thread == call.thread == threading.get_native_id()
+        entry.end()
+        assert outline(only_state().activities) == ["step"]
+    assert only_state().is_idle
+
+
+def test_a_call_that_fails_is_no_longer_outline():
+    show_process(JOB, "actor:0", 0)
+    with pytest.raises(KeyError), calling("step"):
+        raise KeyError
+    assert only_state().is_idle
+
+
+def test_calls_of_several_threads_have_their_own_waits():
+    show_process(JOB, "actor:0", 0)
+    ends = threading.Event()
+
+    def work(name):
+        with calling(name):
+            entry = begin_wait(f"wait of {name}")
+            ends.wait()
+            entry.end()
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    until(lambda: sum(len(a.inside) for a in only_state().activities) == 2)
+    assert sorted(outline(only_state().activities)) == [("a", ["wait of a"]), ("b", ["wait of b"])]
+    ends.set()
+    for thread in threads:
+        thread.join()
+    assert only_state().is_idle
+
+
+def test_a_wait_whose_call_has_ended_is_shown_by_itself():
+    show_process(JOB, "actor:0", 0)
+    with calling("start"):
+        entry = begin_wait("get")
+    assert outline(only_state().activities) == ["get"]
+    with calling("another"):
+        assert outline(only_state().activities) == ["get", "another"]
+        entry.end()
+
+
+def test_calls_and_waits_without_room_are_counted():
+    show_process(JOB, "actor:0", 0)
+    entries = [begin_wait("get", str(n)) for n in range(40)]
+    found = only_state()
+    assert (len(found.activities), found.hidden) == (31, 9)
+    for entry in reversed(entries):
+        entry.end()
+    assert only_state().is_idle
+    assert only_state().hidden == 0
+
+
+def test_long_texts_are_cut_and_no_peer_is_shown_in_part():
+    show_process(JOB, "a" * 1000, 0)
+    peers = [f"rollout_of_a_long_name:{n:03}" for n in range(500)]
+    entries = [begin_wait("broadcast", "é" * 300, peers), begin_wait("get", "a\0b"), begin_wait("")]
+    found = only_state()
+    assert set(found.address) == {"a"}
+    wait = found.activities[0]
+    assert (wait.on, wait.num_peers) == ("é" * 200, 500)
+    assert wait.peers
+    assert wait.peers == tuple(peers[: len(wait.peers)])
+    for entry in entries:
+        entry.end()
+
+
+def test_a_change_of_identity_within_a_job_keeps_what_is_outline():
+    show_process(JOB, "driver", -1)
+    with calling("step"):
+        show_process(JOB, "actor:0", 2)
+        found = only_state()
+        assert (found.address, found.node_rank, outline(found.activities)) == (
+            "actor:0",
+            2,
+            ["step"],
+        )
+
+
+def test_another_job_gets_a_page_of_its_own():
+    show_process(JOB, "driver", 0)
+    entry = begin_wait("get")
+    show_process("a/b", "driver", 0)
+    assert list(find_jobs()) == ["a/b"]
+    entry.end()  # of the earlier page
+    assert only_state().is_idle
+
+
+def test_only_the_user_may_read_the_pages(folder):
+    before = os.umask(0)
+    try:
+        show_process(JOB, "actor:0", 0)
+    finally:
+        os.umask(before)
+    (job,) = folder.iterdir()
+    (page,) = job.iterdir()
+    assert stat.S_IMODE(job.stat().st_mode) == 0o700
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+
+
+def test_a_folder_that_others_may_use_gets_no_page(folder, caplog):
+    show_process(JOB, "actor:0", 0)
+    (job,) = folder.iterdir()
+    hide_process()
+    job.mkdir(mode=0o755)
+    show_process(JOB, "actor:0", 0)
+    assert "actor:0: the state of this process is not shown: " in caplog.text
+    assert begin_wait("get") is None
+    assert list(job.iterdir()) == []
+    assert find_jobs() == {}
+
+
+def test_full_memory_leaves_the_process_without_a_page(folder, monkeypatch, caplog):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    show_process(JOB, "actor:0", 0)
+    assert "No space left on device" in caplog.text
+    with calling("step"):
+        assert begin_wait("get") is None
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.process
+def test_a_stopped_process_and_a_killed_one_are_read_without_their_help(start):
+    program = start(WORKS, "actor:0")
+    assert only_state().status == "running"
+    program.send_signal(signal.SIGSTOP)
+    until(lambda: only_state().status == "stopped")
+    assert outline(only_state().activities) == [("train", ["recv"])]
+    program.kill()
+    program.wait()
+    found = only_state()
+    assert (found.status, found.pid) == ("dead", program.pid)
+    assert found.activities[0].inside[0].peers == ("env:1",)
+
+
+@pytest.mark.process
+def test_a_process_that_ends_by_itself_removes_its_page(start, folder):
+    program = start(WORKS.replace("time.sleep(60)", "raise SystemExit"), "actor:0")
+    program.wait()
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.process
+def test_a_torn_page_is_never_returned(start):
+    start(CHANGES)
+    seen = set()
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        for wait in only_state().activities:
+            assert wait.on == wait.on[0] * 150
+            assert wait.peers == (wait.on[0] * 100,) * 2
+            seen.add(wait.on)
+    assert seen
+
+
+def test_a_block_that_is_being_written_is_left_out(folder):
+    show_process(JOB, "actor:0", 0)
+    with calling("step"):
+        begin_wait("get")
+        (page,) = next(folder.iterdir()).iterdir()
+        with page.open("r+b") as file:  # as a writer that was stopped in the middle
+            file.seek(2 * 512)
+            version = int.from_bytes(file.read(8), sys.byteorder)
+            file.seek(2 * 512)
+            file.write((version + 1).to_bytes(8, sys.byteorder))
+        assert outline(only_state().activities) == ["step"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda page: page.write_bytes(b""),
+        lambda page: page.write_bytes(b"\xff" * 16384),
+        lambda page: page.write_bytes(os.urandom(5000)),
+        lambda page: (page.unlink(), page.mkdir()),
+        lambda page: (page.unlink(), page.symlink_to("/etc/passwd")),
+        lambda page: (page.unlink(), os.mkfifo(page)),
+        lambda page: page.rename(page.with_name("notes")),
+    ],
+)
+def test_a_damaged_page_hides_no_other_one(folder, start, damage):
+    program = start(WORKS, "actor:0")
+    start(WORKS, "actor:1")
+    (job,) = find_jobs().values()
+    damage(next(page for page in job.iterdir() if page.name.startswith(f"{program.pid}-")))
+    assert [found.address for found in states()] == ["actor:1"]
+
+
+def test_no_damage_of_a_block_raises(folder):
+    show_process(JOB, "actor:0", 0)
+    with calling("step"):
+        entry = begin_wait("get", "it", ["env:0"])
+        (page,) = next(folder.iterdir()).iterdir()
+        whole = page.read_bytes()
+        for at in range(512 + 8, 3 * 512):
+            with page.open("r+b") as file:
+                file.seek(at)
+                file.write(b"\xff")
+            assert len(states()) == 1
+            page.write_bytes(whole)
+        entry.end()
+
+
+def test_a_folder_that_vanishes_has_no_pages(folder):
+    assert read_pages(folder / "no") == []
+    assert find_jobs(folder / "no") == {}
+    assert remove_dead(folder / "no") == []
+
+
+@pytest.mark.process
+def test_a_forked_child_has_a_page_of_its_own_once_it_has_something_to_show():
+    show_process(JOB, "actor:0", 0)
+
+    def child():
+        before = len(states())
+        with calling("load"):
+            return before, [
+                (found.pid == os.getpid(), found.parent, outline(found.activities))
+                for found in states()
+            ]
+
+    with calling("step"):
+        before, found = eval(in_a_child(child))
+        assert before == 1
+        assert sorted(found) == [(False, 0, ["step"]), (True, os.getpid(), ["load"])]
+        mine = [found for found in states() if found.pid == os.getpid()]
+        assert [outline(found.activities) for found in mine] == [["step"]]
+    dead = [found for found in states() if found.pid != os.getpid()]
+    assert [(found.status, found.parent) for found in dead] == [("dead", os.getpid())]
+
+
+@pytest.mark.process
+def test_a_call_that_began_before_a_fork_ends_only_in_the_parent():
+    show_process(JOB, "actor:0", 0)
+    with calling("step"):
+        entry = begin_wait("get")
+
+        def child():
+            entry.end()
+            own = begin_wait("put")
+            mine = [found for found in states() if found.pid == os.getpid()]
+            own.end()
+            return [outline(found.activities) for found in mine]
+
+        assert in_a_child(child) == "[['put']]"
+        mine = [found for found in states() if found.pid == os.getpid()]
+        assert [outline(found.activities) for found in mine] == [[("step", ["get"])]]
+        entry.end()
+
+
+@pytest.mark.process
+def test_dead_pages_stay_while_the_job_goes_on_and_go_with_it(start, folder):
+    dead, alive = start(WORKS, "actor:0"), start(WORKS, "actor:1")
+    dead.kill()
+    dead.wait()
+    assert remove_dead() == []
+    assert sorted(found.status for found in states()) == ["dead", "running"]
+    alive.send_signal(signal.SIGSTOP)
+    assert remove_dead() == []
+    alive.kill()
+    alive.wait()
+    (job,) = find_jobs().values()
+    (job / "what was left there").touch()
+    assert remove_dead(folder) == [str(job)]
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.process
+def test_a_worker_that_is_launched_again_replaces_the_page_of_its_predecessor(start):
+    show_process(JOB, "driver", 0)
+    for name in ("actor:0", "actor:1"):
+        program = start(WORKS, name)
+        program.kill()
+        program.wait()
+    start(WORKS, "actor:0")
+    found = {found.address: found.status for found in states()}
+    assert found == {"driver": "running", "actor:0": "running", "actor:1": "dead"}
+    assert len(states()) == 3
+
+
+@pytest.mark.process
+def test_workers_that_are_ended_on_purpose_do_not_count_as_dead(start):
+    show_process(JOB, "driver", 0)
+    for name in ("actor:1", "actor:1:0", "actor:12"):
+        program = start(WORKS, name)
+        program.kill()
+        program.wait()
+    remove_pages(["actor:1", "env:0"])
+    assert {found.address for found in states()} == {"driver", "actor:12"}
+
+
+@pytest.mark.process
+def test_the_first_process_of_another_job_removes_what_a_dead_job_left(start):
+    program = start(WORKS, "actor:0")
+    program.kill()
+    program.wait()
+    show_process("another", "driver", 0)
+    assert list(find_jobs()) == ["another"]
+
+
+def test_a_process_of_another_container_is_kept_and_its_state_is_unknown(folder, monkeypatch):
+    show_process(JOB, "actor:0", 0)
+    monkeypatch.setattr(state, "_this_host", lambda: "00000000")
+    assert only_state().status == "unknown"
+    assert remove_dead() == []
+    assert len(states()) == 1
+
+
+@pytest.mark.timed
+def test_a_call_costs_microseconds():
+    show_process(JOB, "actor:0", 0)
+    begin = time.perf_counter()
+    for _ in range(10_000):
+        with calling("step"):
+            pass
+    assert (time.perf_counter() - begin) / 10_000 < 20e-6

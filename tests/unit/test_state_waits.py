@@ -1,0 +1,181 @@
+"""Waits on the state page: from 0.1 s on, until they end, in threads and in event loops."""
+
+import asyncio
+import concurrent.futures
+import math
+import threading
+
+import pytest
+
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import ShoalTimeoutError
+from shoal.queues.wait import long_wait, result_of
+from shoal.state import calling, hide_process, show_process
+from shoal.work import AsyncWork
+from support.processes import until
+from support.state_pages import outline, state_of, states, wait_of
+
+NO_LIMIT = Deadline(math.inf)
+
+
+@pytest.fixture(autouse=True)
+def page(tmp_path, monkeypatch):
+    """This process is a worker of a job."""
+    monkeypatch.setenv("SHOAL_SHM_DIR", str(tmp_path))
+    show_process("job", "actor:0", 0)
+    yield
+    hide_process()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test moves."""
+
+    class Clock:
+        now = 1000.0
+
+    monkeypatch.setattr("shoal.deadline.time.monotonic", lambda: Clock.now)
+    return Clock
+
+
+def now_shown():
+    return outline(state_of("actor:0").activities)
+
+
+def test_a_wait_is_shown_from_a_tenth_of_a_second_on(clock):
+    with LongWait(str, NO_LIMIT, operation="get", on="it", peers=lambda: ("env:0",)) as wait:
+        wait.tick()
+        assert now_shown() == []
+        assert wait.step() == pytest.approx(0.1)
+        clock.now += wait.step()
+        wait.tick()
+        shown = wait_of("actor:0")
+        assert (shown.operation, shown.on, shown.peers) == ("get", "it", ("env:0",))
+        assert shown.since == 1000.0
+        assert wait.step() == pytest.approx(9.9)  # until it is logged
+    assert now_shown() == []
+
+
+def test_a_wait_without_a_page_is_not_ticked_more_often(clock):
+    hide_process()
+    with LongWait(str, NO_LIMIT) as wait:
+        clock.now += 0.1
+        wait.tick()
+        assert wait.step() == pytest.approx(9.9)
+    assert states() == []
+
+
+def test_a_wait_that_has_no_object_shows_its_sentence(clock):
+    with LongWait(lambda: "actor:0: publish waits for b", NO_LIMIT, operation="publish") as wait:
+        wait.show()
+        assert wait_of("actor:0").on == "actor:0: publish waits for b"
+
+
+def test_a_wait_that_ends_with_an_error_is_no_longer_shown():
+    def fails():
+        with LongWait(str, NO_LIMIT) as wait:
+            wait.show()
+            assert now_shown() == ["wait"]
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert now_shown() == []
+
+
+def test_of_waits_within_each_other_the_outermost_is_shown():
+    with calling("step"), LongWait(str, NO_LIMIT, operation="recv") as outer:
+        with LongWait(str, NO_LIMIT, operation="get") as inner:
+            inner.show()
+            assert now_shown() == ["step"]
+            outer.show()
+        assert now_shown() == [("step", ["recv"])]
+    with LongWait(str, NO_LIMIT, operation="put") as later:
+        later.show()
+        assert now_shown() == ["put"]
+
+
+def test_a_hidden_wait_is_shown_again_with_its_peers_of_then(clock):
+    peers = ["env:0", "env:1"]
+    with LongWait(str, NO_LIMIT, 1.0, peers=lambda: peers) as wait:
+        wait.tick()
+        assert wait_of("actor:0").peers == ("env:0", "env:1")
+        del peers[0]
+        wait.hide()
+        assert now_shown() == []
+        assert wait.step() == 0
+        wait.tick()
+        assert wait_of("actor:0").peers == ("env:1",)
+        assert wait_of("actor:0").since == 999.0
+
+
+def test_a_call_of_a_channel_is_shown_while_it_waits_for_its_future():
+    future = concurrent.futures.Future()
+
+    def get():
+        with calling("rollout"):
+            result_of(future, long_wait("get", "an item", "the channel 'a', key 1", NO_LIMIT))
+
+    thread = threading.Thread(target=get)
+    thread.start()
+    until(lambda: wait_of("actor:0"))
+    assert now_shown() == [("rollout", ["get"])]
+    assert wait_of("actor:0").on == "the channel 'a', key 1"
+    future.set_result(None)
+    thread.join()
+    assert now_shown() == []
+
+
+def test_a_wait_that_times_out_is_no_longer_shown_while_its_error_is_handled():
+    work = AsyncWork(None, "get from the channel 'a'")
+    try:
+        work.wait(0.2)
+    except ShoalTimeoutError:
+        assert now_shown() == []
+    else:
+        pytest.fail("it did not time out")
+
+
+def test_coroutines_show_their_waits_within_their_calls():
+    future = concurrent.futures.Future()
+
+    async def rollout(number):
+        with calling(f"rollout{number}"):
+            await AsyncWork(future, f"get from the channel {number}")
+
+    async def main():
+        tasks = [asyncio.create_task(rollout(number)) for number in range(2)]
+        await asyncio.to_thread(until, lambda: [len(shown) for shown in now_shown()] == [2, 2])
+        found = state_of("actor:0").activities
+        future.set_result(None)
+        await asyncio.gather(*tasks)
+        return found
+
+    found = asyncio.run(main())
+    assert {(call.operation, call.inside[0].on) for call in found} == {
+        ("rollout0", "get from the channel 0"),
+        ("rollout1", "get from the channel 1"),
+    }
+    assert now_shown() == []
+
+
+def test_a_cancelled_coroutine_no_longer_waits():
+    async def main():
+        waiting = asyncio.ensure_future(AsyncWork(None, "get").async_wait())
+        await asyncio.to_thread(until, now_shown)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        return now_shown()
+
+    assert asyncio.run(main()) == []
+
+
+def test_an_operation_that_has_ended_is_never_shown(monkeypatch):
+    monkeypatch.setattr("shoal.deadline.begin_wait", lambda *_: pytest.fail("it was shown"))
+    work = AsyncWork(None, "get")
+    work.future.set_result(1)
+
+    async def main():
+        return await work
+
+    assert (work.wait(), asyncio.run(main())) == (1, 1)
