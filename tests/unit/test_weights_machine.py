@@ -263,7 +263,7 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.parametrize(
     ("examples", "steps"),
     [
-        (25, 25),
+        (8, 20),
         pytest.param(100, 40, marks=[pytest.mark.nightly, pytest.mark.timeout(900)]),
     ],
 )
