@@ -7,6 +7,7 @@ import typer
 import shoal
 from shoal.cli.gc import gc_command
 from shoal.cli.plan import plan_command
+from shoal.cli.status import status_command
 from shoal.cli.trace import trace_command
 
 __all__ = ["app"]
@@ -40,5 +41,8 @@ def _options(
 
 
 app.command(name="plan", short_help="Show which process would run where.")(plan_command)
+app.command(name="status", short_help="Show what each process of your jobs does now.")(
+    status_command
+)
 app.command(name="trace", short_help="Make a file for Perfetto from a job's trace.")(trace_command)
 app.command(name="gc", short_help="Remove what crashed jobs left in shared memory.")(gc_command)

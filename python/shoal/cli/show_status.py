@@ -1,0 +1,164 @@
+"""The output of `shoal status`: a table for each job, or JSON."""
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from shoal.cli.text import console, print_sections
+from shoal.planner.report import Section
+from shoal.state import Activity, ProcessState, find_jobs, read_pages
+
+__all__ = ["show_status"]
+
+_MOST_ROWS = 20
+"""Number of processes of a group up to which each has a row of its own."""
+
+_COLUMNS = ("process", "#pid", "state", "call", "wait")
+_UNITS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"))
+
+
+def show_status(folder: Path | None, *, as_json: bool) -> bool:
+    """Print what the processes of this user's jobs on this node do now.
+
+    Args:
+        folder: The folder that has the folders of the jobs; None for the default one.
+        as_json: Whether to print JSON instead of tables.
+
+    Returns:
+        Whether there is any process.
+    """
+    now = time.monotonic()
+    jobs = {job: _sorted(read_pages(pages)) for job, pages in find_jobs(folder).items()}
+    jobs = {job: states for job, states in jobs.items() if states}
+    if not jobs:
+        return False
+    if as_json:
+        found = [
+            {"job": job, "processes": [_process(state, now) for state in states]}
+            for job, states in jobs.items()
+        ]
+        typer.echo(json.dumps(found, indent=2))
+        return True
+    sections = [
+        Section(f"Job: {job}", _COLUMNS, list(_rows(states, now))) for job, states in jobs.items()
+    ]
+    with console() as out:
+        out.print(f"Processes on this node: {sum(map(len, jobs.values()))}", style="bold")
+        print_sections(sections, out)
+    return True
+
+
+def _sorted(states: Iterable[ProcessState]) -> list[ProcessState]:
+    """Sort by group and rank, the driver and the actors of the job first."""
+    # Children end without exit handlers: that they are dead says nothing.
+    shown = [state for state in states if not (state.parent and state.status == "dead")]
+    return sorted(shown, key=lambda s: (bool(s.rank_path), s.group, s.rank_path, s.pid))
+
+
+# As a table.
+
+
+def _rows(states: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
+    for _, members in groupby(states, key=lambda state: state.group):
+        group = list(members)
+        alike: dict[Any, list[ProcessState]] = {}
+        for state in group:
+            alike.setdefault(_likeness(state) if len(group) > _MOST_ROWS else state, []).append(
+                state
+            )
+        for same in alike.values():
+            yield from _rows_of(same, now)
+
+
+def _likeness(state: ProcessState) -> Any:
+    """Return what processes in one row have in common: everything but numbers and times."""
+
+    def of(activity: Activity) -> Any:
+        return activity.operation, activity.on, activity.peers, tuple(map(of, activity.inside))
+
+    is_child = bool(state.parent)
+    return len(state.rank_path), is_child, state.status, state.hidden, *map(of, state.activities)
+
+
+def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
+    """Return the rows of processes that do the same; times are those of the longest."""
+    first = min(same, key=lambda state: min((a.since for a in state.activities), default=now))
+    name = first.address if len(same) == 1 else f"{first.group}:{_ranges(same)}"
+    pid = str(first.pid) if len(same) == 1 else f"{len(same)} pids"
+    head: tuple[str, ...] = (f"{name} (child)" if first.parent else name, pid, first.status)
+    done = False
+    for activity in first.activities:
+        is_call = activity.kind == "call"
+        waits = activity.inside if is_call else (activity,)
+        call = f"{activity.operation} {_age(activity, now)}" if is_call else "-"
+        for wait in waits or (None,):
+            yield (*head, call, "-" if wait is None else _wait(wait, now))
+            head, call, done = ("", "", ""), "", True
+    if first.hidden:
+        yield (*head, f"{first.hidden} more, not shown", "-")
+    elif not done:
+        yield (*head, "idle", "-")
+
+
+def _ranges(same: list[ProcessState]) -> str:
+    """Name ranks: `0-3,5`."""
+    paths = [state.rank_path for state in same]
+    if any(len(path) != 1 for path in paths):
+        return ",".join(":".join(map(str, path)) for path in paths)
+    found: list[list[int]] = []
+    for (rank,) in paths:
+        if found and rank == found[-1][1] + 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
+
+
+def _wait(wait: Activity, now: float) -> str:
+    more = wait.num_peers - len(wait.peers)
+    peers = ", ".join(wait.peers) + (f" and {more} more" if more else "")
+    what = "; ".join(filter(None, (wait.on, peers)))
+    return f"{wait.operation} {_age(wait, now)}" + (f": {what}" if what else "")
+
+
+def _age(activity: Activity, now: float) -> str:
+    seconds = max(0.0, now - activity.since)
+    for least, unit, name in _UNITS:
+        if seconds >= least:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004  (two digits)
+
+
+# As JSON.
+
+
+def _process(state: ProcessState, now: float) -> dict[str, Any]:
+    return {
+        "address": state.address,
+        "group": state.group,
+        "rank_path": state.rank_path,
+        "node_rank": state.node_rank,
+        "pid": state.pid,
+        "parent": state.parent,
+        "status": state.status,
+        "activities": [_activity(activity, now) for activity in state.activities],
+        "hidden": state.hidden,
+    }
+
+
+def _activity(activity: Activity, now: float) -> dict[str, Any]:
+    return {
+        "kind": activity.kind,
+        "operation": activity.operation,
+        "on": activity.on,
+        "peers": activity.peers,
+        "num_peers": activity.num_peers,
+        "seconds": round(max(0.0, now - activity.since), 3),
+        "thread": activity.thread,
+        "inside": [_activity(inner, now) for inner in activity.inside],
+    }
