@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from shoal import Channel, Worker
-from shoal.errors import PeerLostError
+from shoal.cli.show_causes import examine
+from shoal.errors import PeerLostError, ShoalError
 from shoal.state import find_jobs, read_pages
 from support.processes import until
 from support.state_pages import state_of, wait_of
@@ -120,3 +121,20 @@ def test_a_killed_worker_shows_what_it_did_until_the_group_is_closed(launch):
     os.kill(pid, signal.SIGCONT)
     group.close()
     assert name not in states()
+
+
+def test_the_doctor_names_workers_that_wait_for_each_other(launch, capsys):
+    one, other = launch(Waiter, name="one"), launch(Waiter, name="other")
+    calls = [one.receive(other.worker_group_name), other.receive(one.worker_group_name)]
+    for group in (one, other):
+        shown(f"{group.worker_group_name}:0")
+    until(lambda: _examined_circle(capsys))
+    for group, call in zip((one, other), calls, strict=True):
+        group.close()
+        with pytest.raises(ShoalError):
+            call.wait()
+
+
+def _examined_circle(capsys):
+    examine(None)
+    return "A circle, in which none can go on: one" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from shoal.cli.text import console, print_sections
+from shoal.cli.text import age, console, print_sections
 from shoal.planner.report import Section
 from shoal.state import Activity, ProcessState, find_jobs, read_pages
 
@@ -19,7 +19,6 @@ _MOST_ROWS = 20
 """Number of processes of a group up to which each has a row of its own."""
 
 _COLUMNS = ("process", "#pid", "state", "call", "wait")
-_UNITS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"))
 
 
 def show_status(folder: Path | None, *, as_json: bool) -> bool:
@@ -95,7 +94,7 @@ def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
     for activity in first.activities:
         is_call = activity.kind == "call"
         waits = activity.inside if is_call else (activity,)
-        call = f"{activity.operation} {_age(activity, now)}" if is_call else "-"
+        call = f"{activity.operation} {age(now - activity.since)}" if is_call else "-"
         for wait in waits or (None,):
             yield (*head, call, "-" if wait is None else _wait(wait, now))
             head, call, done = ("", "", ""), "", True
@@ -123,15 +122,7 @@ def _wait(wait: Activity, now: float) -> str:
     more = wait.num_peers - len(wait.peers)
     peers = ", ".join(wait.peers) + (f" and {more} more" if more else "")
     what = "; ".join(filter(None, (wait.on, peers)))
-    return f"{wait.operation} {_age(wait, now)}" + (f": {what}" if what else "")
-
-
-def _age(activity: Activity, now: float) -> str:
-    seconds = max(0.0, now - activity.since)
-    for least, unit, name in _UNITS:
-        if seconds >= least:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004  (two digits)
+    return f"{wait.operation} {age(now - wait.since)}" + (f": {what}" if what else "")
 
 
 # As JSON.
