@@ -58,8 +58,10 @@ def test_the_cause_says_why_a_process_does_not_answer():
     ]
 
 
-def test_a_process_that_is_dead_or_stopped_is_a_cause_though_nobody_waits_for_it():
-    assert found(state("a:0", status="dead"), state("a:1", status="stopped"), state("a:2")) == [
+def test_a_process_that_died_in_a_call_or_is_stopped_is_a_cause_though_nobody_waits_for_it():
+    died = state("a:0", call("train", 1.0), status="dead")
+    ended = state("a:3", status="dead")
+    assert found(died, state("a:1", status="stopped"), state("a:2"), ended) == [
         ("dead", ("a:0",), [], ()),
         ("stopped", ("a:1",), [], ()),
     ]

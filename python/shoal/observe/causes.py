@@ -63,7 +63,8 @@ def unchanged(before: Iterable[ProcessState], now: Iterable[ProcessState]) -> li
 def find_causes(states: Iterable[ProcessState]) -> list[Cause]:
     """Return what the blocked processes of a job wait for, the worst and the oldest first.
 
-    Processes that are dead or stopped are causes also if nobody waits for them.
+    Processes that are stopped, or died in a call or a wait, are causes also if nobody waits for them.
+    One that died idle may have been ended on purpose, with its group.
 
     Args:
         states: The processes of the job. Forked children are left out.
@@ -139,7 +140,9 @@ def _ends(
 ) -> Iterator[Cause]:
     """Find the processes that are waited for and do not wait themselves."""
     ends = {peer for address in blocked for wait in waits[address] for peer in wait.peers} - blocked
-    ends |= {address for address, state in processes.items() if _kind(state) in ("dead", "stopped")}
+    for address, state in processes.items():
+        if state.status == "stopped" or (state.status == "dead" and not state.is_idle):
+            ends.add(address)
     for address in sorted(ends):
         naming = {
             other: _naming(waits[other], address)
@@ -147,11 +150,11 @@ def _ends(
             if any(address in wait.peers for wait in waits[other])
         }
         naming = dict(sorted(naming.items(), key=lambda item: item[1].since))
-        state = processes.get(address)
-        calls = () if state is None else state.activities
+        named = processes.get(address)
+        calls = () if named is None else named.activities
         oldest = min(calls, key=lambda call: call.since, default=None)
         others = _behind({address}, blocked - naming.keys(), waits, set(naming))
-        yield Cause(_kind(state), (address,), oldest, naming, others)
+        yield Cause(_kind(named), (address,), oldest, naming, others)
 
 
 def _kind(state: ProcessState | None) -> Kind:
