@@ -13,6 +13,8 @@ from shoal.state import find_jobs, read_pages
 from support.processes import until
 from support.state_pages import state_of, wait_of
 
+pytestmark = pytest.mark.ray
+
 
 class Sleeper(Worker):
     """Has nothing to do."""
