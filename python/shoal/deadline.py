@@ -164,7 +164,7 @@ class LongWait:
         waited: Seconds of the wait that have already passed.
         operation: What waits, such as `get`; empty for a wait that the page does not show.
         on: What the operation is on; by default the line, without the name of this process.
-        peers: Returns the addresses of the processes that it waits for.
+        peers: Returns the addresses of the processes that it waits for now.
         is_work: Whether an asynchronous operation is waited for, which has its own deadline.
 
     Attributes:
@@ -193,6 +193,7 @@ class LongWait:
         self._logged = 0
         self._is_shown = not operation
         self._entry: PageEntry | None = None
+        self._peers_shown: tuple[str, ...] = ()
         self._timer: asyncio.TimerHandle | None = None
         self._is_outermost = False
 
@@ -224,8 +225,10 @@ class LongWait:
 
     def step(self, at_most: float = math.inf) -> float:
         """Seconds to wait before `tick` is called again."""
-        due = self.next_at if self._is_shown else _SHOWN_AFTER_S
-        due -= time.monotonic() - self._start
+        elapsed = time.monotonic() - self._start
+        # Not again if no code called `tick` at that time.
+        due = _SHOWN_AFTER_S if not self._is_shown and elapsed < _SHOWN_AFTER_S else self.next_at
+        due -= elapsed
         if _observer is not None:
             due = min(due, _observer.interval)
         return max(0.0, min(due, at_most, self.deadline.remaining))
@@ -241,6 +244,9 @@ class LongWait:
         elapsed = time.monotonic() - self._start
         if not self._is_shown and elapsed >= _SHOWN_AFTER_S / 2:  # the first tick may come early
             self.show()
+        elif self._entry is not None and tuple(self._peers()) != self._peers_shown:
+            self.hide()
+            self.show()
         if elapsed < self.next_at:
             return
         while elapsed >= self.next_at:
@@ -251,14 +257,21 @@ class LongWait:
         _log.warning("%s: waiting for %.0f s (%s)%s", self._describe(), elapsed, ends, remarks)
 
     def show(self) -> None:
-        """Show the wait on the page now, unless it is within another one."""
+        """Show the wait on the page now, or the one that it is within, which may not be called."""
         self._is_shown = True
-        if _outermost.get() in (None, self):
-            on = self._on
-            if on is None:
-                sentence = self._describe().removeprefix(f"{describe_self()}: ")
-                on = sentence.removeprefix("waits for ")
-            self._entry = begin_wait(self._operation, on, self._peers(), self._start)
+        outer = _outermost.get()
+        # The context of a task may have one that has ended.
+        if outer is not None and outer is not self and outer._is_outermost and outer._operation:  # noqa: SLF001  (same class)
+            outer.show()
+            return
+        if self._entry is not None:
+            return
+        on = self._on
+        if on is None:
+            sentence = self._describe().removeprefix(f"{describe_self()}: ")
+            on = sentence.removeprefix("waits for ")
+        self._peers_shown = tuple(self._peers())
+        self._entry = begin_wait(self._operation, on, self._peers_shown, self._start)
 
     def hide(self) -> None:
         """Remove the wait from the page; a later `tick` shows it again, with its peers of then."""

@@ -294,7 +294,7 @@ def show_process(job: str, address: str, node_rank: int) -> None:
         address: The worker's address, the name of an actor, or `driver`.
         node_rank: The rank of the node in the cluster; -1 if it is not known.
     """
-    global _identity  # noqa: PLW0603  (a process has one page)
+    global _identity, _parent  # noqa: PLW0603  (a process has one page)
     if env_value("STATE") == "0":
         return
     is_new = _identity is None or _identity.job != job
@@ -302,6 +302,7 @@ def show_process(job: str, address: str, node_rank: int) -> None:
         hide_process()
     _identity = _Identity(job, address, node_rank)
     if is_new:
+        _parent = 0
         remove_dead()
         _open_page(_identity)
     elif _page is not None:
@@ -346,7 +347,8 @@ def _page_of_child() -> _Page | None:
 def _begin_again() -> None:
     """Leave the page to the parent, in a forked child."""
     global _page, _parent, _thread, _is_new_child  # noqa: PLW0603  (as above)
-    _page, _parent, _thread = None, os.getppid(), _Thread()
+    # A process of no job has no page, so that this one is a child of none.
+    _page, _parent, _thread = None, os.getppid() if _identity else 0, _Thread()
     _is_new_child = True
 
 

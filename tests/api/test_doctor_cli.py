@@ -83,7 +83,7 @@ def test_a_wait_that_names_no_process_is_wrong_once_it_is_long(doctor):
     waiting = state("a:0", call("step", 400, wait("get", 350, on="the channel 'x', key 0")))
     text = "- a:0 waits 6 min in get (the channel 'x', key 0), which names no process."
     assert doctor(waiting) == ([text], 1)
-    assert doctor(waiting, SHOAL_HANG="400") == (["- No process waits for another one."], 0)
+    assert doctor(waiting, SHOAL_HANG="400") == (["- Nothing stands still."], 0)
 
 
 def test_short_waits_and_idle_processes_are_no_alarm(doctor):
@@ -92,7 +92,7 @@ def test_short_waits_and_idle_processes_are_no_alarm(doctor):
         state("a:0", call("step", 2, wait("recv", 0.5, "b:0"))),
         state("b:0", call("step", 2, wait("recv", 0.4, "a:0"))),
     )
-    assert (lines, code) == (["- No process waits for another one."], 0)
+    assert (lines, code) == (["- Nothing stands still."], 0)
 
 
 def test_without_a_job_it_prints_nothing(tmp_path):

@@ -1,6 +1,6 @@
 """Who waits for whom: circles, and the processes that the others wait for."""
 
-from shoal.observe import find_causes, unchanged
+from shoal.observe import find_causes
 from shoal.state import Activity, ProcessState
 
 
@@ -12,8 +12,10 @@ def wait(operation, since, *peers):
     return Activity("wait", operation, "", peers, len(peers), since, 7)
 
 
-def state(address, *activities, status="running", parent=0, hidden=0, pid=1):
-    return ProcessState(address, pid, 1, parent, 0, status, activities, hidden)
+def state(address, *activities, status="running", parent=0, hidden=0, pid=0):
+    return ProcessState(
+        address, pid or sum(address.encode()), 1, parent, 0, status, activities, hidden
+    )
 
 
 def waits_for(address, *peers, since=10.0):
@@ -106,9 +108,24 @@ def test_forked_children_are_left_out():
     assert found(waits_for("a:0", "b:0"), child, waits_for("b:0", "a:0"))[0][0] == "circle"
 
 
-def test_what_changes_between_two_looks_does_not_stand_still():
-    before = [waits_for("a:0", "b:0"), waits_for("b:0", "a:0"), waits_for("c:0", "a:0")]
-    later = [waits_for("a:0", "b:0"), waits_for("b:0", "a:0", since=11.0), waits_for("d:0", "a:0")]
-    assert [state.address for state in unchanged(before[:1], later[:1])] == ["a:0"]
-    assert unchanged(before[1:2], later[1:2]) == []
-    assert unchanged([], later) == []
+def test_a_process_that_changes_between_two_looks_works():
+    before = [waits_for("a:0", "b:0"), waits_for("b:0", "a:0")]
+    later = [waits_for("a:0", "b:0"), waits_for("b:0", "a:0", since=11.0)]
+    assert [cause.kind for cause in find_causes(later, later)] == ["circle"]
+    assert [(cause.kind, cause.addresses) for cause in find_causes(later, before)] == [
+        ("working", ("b:0",))
+    ]
+    assert find_causes(later, []) == []  # both are new
+
+
+def test_a_worker_in_no_call_is_idle_whatever_waits_in_its_background():
+    background = state("b:0", wait("send", 2.0, "a:0"))
+    assert [
+        (kind, addresses) for kind, addresses, *_ in found(waits_for("a:0", "b:0"), background)
+    ] == [("idle", ("b:0",))]
+
+
+def test_a_process_that_lives_counts_instead_of_a_dead_one_of_its_address():
+    dead = state("b:0", call("train", 1.0), status="dead", pid=2)
+    for states in ([dead, state("b:0")], [state("b:0"), dead]):
+        assert [kind for kind, *_ in found(waits_for("a:0", "b:0"), *states)] == ["idle"]

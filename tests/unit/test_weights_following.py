@@ -5,7 +5,12 @@ import threading
 import pytest
 
 from shoal.deadline import Deadline
-from shoal.errors import ShoalTimeoutError, WeightsClosed, WeightsMemoryError
+from shoal.errors import (
+    ChannelClosed,
+    ShoalTimeoutError,
+    WeightsClosed,
+    WeightsMemoryError,
+)
 from shoal.queues.shared import SessionQueues
 from shoal.shm import Session
 from shoal.weights import Version, following
@@ -29,16 +34,17 @@ class Counted:
         self.heads = []
         self.asked = 0
         self.broken = False
+        self.error = ConnectionResetError("the home is gone")
 
     def put(self, key, item, weight, deadline):
         if self.broken:
-            raise ConnectionResetError("the home is gone")
+            raise self.error
         self.asked += key == ASKS
         self._queues.put(key, item, weight, deadline)
 
     def take(self, key, want, deadline):
         if self.broken:
-            raise ConnectionResetError("the home is gone")
+            raise self.error
         item = self._queues.take(key, want, deadline)
         if isinstance(item[1], Head):
             self.heads.append(item[1].version)
@@ -305,6 +311,39 @@ def test_a_node_whose_source_is_lost_follows_the_home(nodes, caplog):
     nodes.publish({"a": 1})
     assert read(far)["a"] == 1
     assert "the home is gone" in caplog.text
+
+
+def test_a_node_asks_again_whose_source_has_not_begun_or_has_ended(nodes):
+    far, _ = nodes.add()
+    ended = Counted(nodes._own)
+    ended.error, ended.broken = ChannelClosed("the channel is gone"), True
+    nodes.follow(far, ended, always=True)
+    version = nodes.publish({"a": 1})
+    ended.broken = False
+    until(lambda: far.control.newest == version)
+
+
+def test_a_node_gets_the_version_that_its_source_has_while_a_newer_one_is_on_its_way(nodes):
+    middle, queues = nodes.add()  # it follows nothing by itself
+    far, _ = nodes.add()
+    middle.control.is_following = True
+    middle.publish(StateLayout({"a": 1}), None, Deadline(DEADLINE_S))
+    middle.control.announce(Version(1, 2).packed())
+    nodes.follow(far, queues, always=True)
+    until(lambda: far.control.newest == Version(1, 1))
+    until(lambda: far.control.announced == Version(1, 2).packed())
+
+
+def test_a_node_that_lags_behind_another_one_changes_no_epoch(nodes):
+    nodes.publish({"a": 1})
+    assert nodes.read()["a"] == 1
+    far, _ = nodes.add()
+    far.publish(StateLayout({"a": 1}), None, Deadline(DEADLINE_S))
+    second = nodes.publish({"a": 2})
+    assert nodes.read(second.packed())["a"] == 2
+    nodes.follow(far, nodes.queues_away, always=True)
+    until(lambda: far.control.newest == second)
+    assert nodes.publish({"a": 3}) == Version(1, 3)
 
 
 def test_a_node_whose_source_does_not_reach_the_home_follows_the_home(nodes, caplog):

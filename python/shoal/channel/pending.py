@@ -257,14 +257,14 @@ class PutSequence:
         return accepted
 
     def _put_alone(self, put: _Put) -> None:
-        cancel = self._new_cancel()
+        cancel, payload = self._new_cancel(), put.payload  # its end in another thread drops it
         with self._lock:
             put.stop = cancel.cancel
             unwanted = put.unwanted or put.done()
         if unwanted:
             cancel.cancel()  # before it starts
         try:
-            self._put_one(put.payload, put.weight, put.deadline, cancel)
+            self._put_one(payload, put.weight, put.deadline, cancel)
         except concurrent.futures.CancelledError:
             put.end()
         else:

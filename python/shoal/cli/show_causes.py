@@ -10,7 +10,7 @@ import typer
 from shoal.cli.text import age
 from shoal.context import env_value
 from shoal.errors import ShoalValueError
-from shoal.observe import Cause, find_causes, unchanged
+from shoal.observe import Cause, find_causes
 from shoal.state import Activity, ProcessState, find_jobs, read_pages
 
 __all__ = ["examine"]
@@ -48,16 +48,16 @@ def examine(folder: Path | None) -> bool:
         typer.echo("no job of this user shows its state on this node")
     for job, pages in jobs.items():
         states, now = read_pages(pages), time.monotonic()
-        still = unchanged(before.get(job, []), states)
-        causes = [cause for cause in find_causes(still) if _is_shown(cause, now)]
+        found = find_causes(states, before.get(job, []))
+        causes = [cause for cause in found if _is_shown(cause, now)]
         lines = [_sentence(cause, now) for cause in causes]
         is_wrong |= any(_is_wrong(cause, now, limit) for cause in causes)
-        for state, wait in _nameless(still):
+        for state, wait in _nameless(states):
             if now - wait.since >= limit:
                 is_wrong = True
                 lines.append(f"{state.address} {_waits(wait, now)}, which names no process.")
         typer.echo(f"Job: {job}, {len(states)} processes on this node")
-        for line in lines or ["No process waits for another one."]:
+        for line in lines or ["Nothing stands still."]:
             typer.echo(f"- {line}")
     return is_wrong
 
@@ -87,6 +87,8 @@ def _is_wrong(cause: Cause, now: float, limit: float) -> bool:
 def _nameless(states: Iterable[ProcessState]) -> Iterator[tuple[ProcessState, Activity]]:
     """Yield the waits that name no process, with their processes."""
     for state in states:
+        if state.parent or state.status not in ("running", "unknown"):
+            continue
         for activity in state.activities:
             for wait in activity.inside if activity.kind == "call" else (activity,):
                 if not wait.peers:
@@ -117,8 +119,10 @@ def _what(cause: Cause, now: float) -> str:
         return f"is stopped, in {call}" if call else "is stopped"
     if cause.kind == "elsewhere":
         return "has no state page here: it is on another node, or has ended"
-    if activity is None:
+    if cause.kind == "idle":
         return "is in no call"
+    if activity is None:
+        return "works"
     return f"has been in {call} for {age(now - activity.since)}"
 
 

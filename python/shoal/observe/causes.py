@@ -1,6 +1,6 @@
 """Who waits for whom, and which process or circle of processes all the others wait for.
 
-A process is *blocked* if all that it does is wait. It *rests on* the processes that its waits name. A
+A process is *blocked* if it is in calls, or is no worker, and all that it does is wait. It *rests on* the processes that its waits name. A
 process that others rest on and that is not blocked itself is a cause: it works, is idle, is stopped or
 is dead. Blocked processes that rest on no such process, only on each other, wait in a circle. A wait
 that names nobody, such as a get from a channel that is empty, may end at any time: nobody is blamed.
@@ -12,7 +12,7 @@ from typing import Literal
 
 from shoal.state import Activity, ProcessState
 
-__all__ = ["Cause", "Kind", "find_causes", "unchanged"]
+__all__ = ["Cause", "Kind", "find_causes"]
 
 Kind = Literal["circle", "dead", "stopped", "elsewhere", "idle", "working"]
 
@@ -46,21 +46,9 @@ class Cause:
         return min((wait.since for wait in self.waits.values()), default=float("inf"))
 
 
-def unchanged(before: Iterable[ProcessState], now: Iterable[ProcessState]) -> list[ProcessState]:
-    """Return the processes as they are now, with only those activities that were there before, too.
-
-    A process in which anything has changed is not blocked, and so never part of a circle.
-    """
-    old = {(state.pid, state.started): state for state in before}
-    found = []
-    for state in now:
-        earlier = old.get((state.pid, state.started))
-        if earlier is not None and earlier.activities == state.activities:
-            found.append(state)
-    return found
-
-
-def find_causes(states: Iterable[ProcessState]) -> list[Cause]:
+def find_causes(
+    states: Iterable[ProcessState], before: Iterable[ProcessState] | None = None
+) -> list[Cause]:
     """Return what the blocked processes of a job wait for, the worst and the oldest first.
 
     Processes that are stopped, or died in a call or a wait, are causes also if nobody waits for them.
@@ -68,15 +56,31 @@ def find_causes(states: Iterable[ProcessState]) -> list[Cause]:
 
     Args:
         states: The processes of the job. Forked children are left out.
+        before: The same, a moment ago: a process that has changed since then works. None if nothing
+            is known of that.
     """
-    processes = {state.address: state for state in states if not state.parent}
+    processes: dict[str, ProcessState] = {}
+    for state in sorted(states, key=lambda state: (state.status != "dead", state.started)):
+        if not state.parent:
+            processes[state.address] = state  # the one that lives, or was started last
+    known = None if before is None else {(s.pid, s.started): s.activities for s in before}
+    works = {
+        address
+        for address, state in processes.items()
+        if _works(state)
+        or (known is not None and known.get((state.pid, state.started)) != state.activities)
+    }
     waits = {address: list(_waits(state)) for address, state in processes.items()}
     blocked = {
         address
         for address, state in processes.items()
-        if state.status in ("running", "unknown") and waits[address] and not _works(state)
+        if state.status in ("running", "unknown")
+        and address not in works
+        and waits[address]
+        # A worker that is in no call can be called: what waits in the background does not block it.
+        and (not state.rank_path or any(one.kind == "call" for one in state.activities))
     }
-    causes = [*_circles(blocked, waits), *_ends(processes, blocked, waits)]
+    causes = [*_circles(blocked, waits), *_ends(processes, blocked, works, waits)]
     return sorted(causes, key=lambda cause: (_ORDER.index(cause.kind), cause.since))
 
 
@@ -136,7 +140,10 @@ def _naming(waits: Iterable[Activity], peer: str) -> Activity:
 
 
 def _ends(
-    processes: Mapping[str, ProcessState], blocked: set[str], waits: Mapping[str, list[Activity]]
+    processes: Mapping[str, ProcessState],
+    blocked: set[str],
+    works: set[str],
+    waits: Mapping[str, list[Activity]],
 ) -> Iterator[Cause]:
     """Find the processes that are waited for and do not wait themselves."""
     ends = {peer for address in blocked for wait in waits[address] for peer in wait.peers} - blocked
@@ -151,18 +158,15 @@ def _ends(
         }
         naming = dict(sorted(naming.items(), key=lambda item: item[1].since))
         named = processes.get(address)
-        calls = () if named is None else named.activities
+        calls = [] if named is None else [one for one in named.activities if one.kind == "call"]
         oldest = min(calls, key=lambda call: call.since, default=None)
         others = _behind({address}, blocked - naming.keys(), waits, set(naming))
-        yield Cause(_kind(named), (address,), oldest, naming, others)
-
-
-def _kind(state: ProcessState | None) -> Kind:
-    if state is None:
-        return "elsewhere"
-    if state.status in ("dead", "stopped"):
-        return "dead" if state.status == "dead" else "stopped"
-    return "idle" if state.is_idle else "working"
+        kind: Kind = "elsewhere"
+        if named is not None:
+            kind = "working" if address in works else "idle"
+            if named.status in ("dead", "stopped"):
+                kind = "dead" if named.status == "dead" else "stopped"
+        yield Cause(kind, (address,), oldest, naming, others)
 
 
 def _behind(

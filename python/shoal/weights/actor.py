@@ -94,6 +94,10 @@ class WeightsWorker(ChannelWorker):
         least = 0
         if self._former is not None:  # if there is no page, it was lost, and all versions with it
             least = (ask_manager("noted", self._epoch_note) or 0) + _SKIPPED
+        if settings.num_actors > 1:
+            index = int(name.rpartition(":")[2])
+            if home_of(settings) not in (None, index):
+                least = 0  # no version is published here
         with contextlib.suppress(FileExistsError):
             Store.create(self._session.token, settings.keep, settings.version_bytes, least)
         shown = settings.name.removeprefix(PREFIX)
@@ -121,6 +125,7 @@ class WeightsWorker(ChannelWorker):
                 time.sleep(_PAUSE_S)  # nothing tells when the first process publishes elsewhere
                 continue
             if home == self._index:
+                store.control.make_home()  # the process that claimed it may have died
                 break
             source = source_of(self._index, home, settings.num_actors)
             sources = [

@@ -35,7 +35,7 @@ _TEXT = 128
 
 # The place of each word.
 _NEWEST, _KEEP, _MAX_BYTES, _DESCRIPTORS, _BELL, _CLOSED = 8, 16, 24, 32, 40, 44
-_ANNOUNCED, _WANTED, _FOLLOWING, _EPOCH, _HOME = 48, 56, 60, 64, 72
+_ANNOUNCED, _WANTED, _FOLLOWING, _EPOCH, _HOME, _SEEN = 48, 56, 60, 64, 72, 80
 
 _SLICE_S = 0.5
 """Seconds that a wait sleeps at most: a publisher may die before it rings the bell."""
@@ -223,6 +223,15 @@ class ControlPage:
         """Say that versions are published on this node."""
         self._home.value = 1
         self._ring()
+
+    @property
+    def seen(self) -> int:
+        """The newest version that nodes which follow this one have had, as `packed` returns it."""
+        return self._word(_SEEN).value
+
+    @seen.setter
+    def seen(self, packed: int) -> None:
+        self._word(_SEEN).value = max(packed, self.seen)
 
     @property
     def announced(self) -> int:

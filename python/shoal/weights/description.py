@@ -3,7 +3,7 @@
 import os
 import pickle
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -157,7 +157,7 @@ def read(memory: memoryview) -> Description:
         WeightsCorruptError: The file is not one of a version.
     """
     start, end = _bounds(bytes(memory[: HEADER.size]), len(memory))
-    return _parsed(memory[start:end], memory[end:])
+    return _parsed(memory[start:end], lambda size: bytes(memory[end : end + size]))
 
 
 def read_file(path: Path) -> Description:
@@ -170,8 +170,8 @@ def read_file(path: Path) -> Description:
     with path.open("rb", buffering=0) as file:
         start, end = _bounds(file.read(HEADER.size), os.fstat(file.fileno()).st_size)
         file.seek(start)
-        rest = memoryview(file.read())
-    return _parsed(rest[: end - start], rest[end - start :])
+        # Only what is needed: the file may be much longer than the version.
+        return _parsed(file.read(end - start), file.read)
 
 
 def _bounds(header: bytes, size: int) -> tuple[int, int]:
@@ -182,11 +182,12 @@ def _bounds(header: bytes, size: int) -> tuple[int, int]:
     return start, end
 
 
-def _parsed(body: memoryview, digests_table: memoryview) -> Description:
+def _parsed(body: bytes | memoryview, next_bytes: Callable[[int], bytes]) -> Description:
+    """Return a description from its bytes, and from a function that returns those behind it."""
     kinds = {"Leaf": Leaf, "Value": Value}
     try:
         files, blocks, entries, notes = pickle.loads(body)
-        table = bytes(digests_table[: DIGEST_BYTES * len(blocks)])
+        table = next_bytes(DIGEST_BYTES * len(blocks))
         digests = [table[at : at + DIGEST_BYTES] for at in range(0, len(table), DIGEST_BYTES)]
         return Description(
             tuple(FilePart(*file) for file in files),

@@ -111,7 +111,13 @@ class VersionFolder:
     # Reading.
 
     def latest(
-        self, least: int, wanted: str, deadline: Deadline, check: Callable[[], None] = lambda: None
+        self,
+        least: int,
+        wanted: str,
+        deadline: Deadline,
+        check: Callable[[], None] = lambda: None,
+        *,
+        is_newest: bool = True,
     ) -> Snapshot:
         """Return the newest version, once there is one that is new enough.
 
@@ -120,6 +126,7 @@ class VersionFolder:
             wanted: What the caller waits for, for messages.
             deadline: When to stop waiting.
             check: Is called again and again, and ends the wait by raising.
+            is_newest: Whether to wait for a newer version that is on its way to this node.
 
         Raises:
             ShoalTimeoutError: There was none in time.
@@ -136,15 +143,19 @@ class VersionFolder:
         if self.follows:
             control.want()
             control.wait_until_followed(min(deadline.remaining, _FOLLOWED_S), both)
-        packed, announced = control.packed, control.announced if self.follows else 0
-        if packed >= max(least, announced):
+
+        def needed(announced: int) -> int:
+            return max(least, announced) if self.follows and is_newest else least
+
+        packed = control.packed
+        if packed >= needed(control.announced):
             snapshot = None if self._seen is None else self._seen()
             if snapshot is not None and snapshot.version.packed() == packed:
                 return snapshot
         wait = None
         while True:
             packed, announced = control.packed, control.announced
-            if packed >= (max(least, announced) if self.follows else least):
+            if packed >= needed(announced):
                 snapshot = self._opened(packed)
                 if snapshot is not None:
                     self._seen = weakref.ref(snapshot)

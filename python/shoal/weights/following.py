@@ -18,7 +18,6 @@ Questions and answers are items of the channel of the weights: over a lane, stra
 
 import concurrent.futures
 import contextlib
-import itertools
 import logging
 import math
 import secrets
@@ -67,6 +66,9 @@ _ANSWER_S = 30.0
 _COMING_S = 5.0
 """Seconds between two messages which say that a version is on its way to the source itself."""
 
+_RETURN_S = 60.0
+"""Seconds after which a node whose source failed asks it again, instead of the home."""
+
 _PAUSE_S = 1.0
 """Seconds between two attempts to reach the source."""
 
@@ -78,7 +80,7 @@ class Ask(NamedTuple):
         to: The key of the answers.
         number: Counts the questions, so that the rest of an old answer is not taken for a new one.
         after: The version, as `Version.packed` returns it; 0 for any.
-        epoch: An epoch that this node, or one that follows it, has seen.
+        seen: The newest version that this node, or one that follows it, has had.
         held: The digests of blocks that need not be sent.
         seconds: How long the source may wait for one.
     """
@@ -86,7 +88,7 @@ class Ask(NamedTuple):
     to: str
     number: int
     after: int
-    epoch: int
+    seen: int
     held: frozenset[bytes]
     seconds: float
 
@@ -149,11 +151,12 @@ def serve(store: Store, queues: SourceQueues) -> None:
             _log.warning("%s: a question of another node was lost: %s", store.name, error)
             time.sleep(_PAUSE_S)  # whatever it is, it does not fill the log
             continue
-        store.control.least_epoch = ask.epoch
-        seen = Version.unpacked(ask.after)
-        if seen is not None and ask.after > store.control.packed:
+        seen = Version.unpacked(ask.seen)
+        # Here, because only one thread may write the words.
+        if store.follows:
+            store.control.seen = ask.seen
+        elif seen is not None and ask.seen > store.control.packed:
             # This node has lost its memory; what is published now has to be newer all the same.
-            # Here, because only one thread may write the word.
             store.control.least_epoch = seen.epoch
         run_in_thread(partial(_answer, store, queues, ask))
 
@@ -176,15 +179,17 @@ def _messages(store: Store, ask: Ask) -> Iterator[Any]:
     control = store.control
     if store.follows:
         store.newest()  # from now on this node follows its own source
-        if not control.is_following and control.end is None:
-            yield Failed("it does not reach the node of the publisher")
-            return
-    while control.announced > max(control.packed, ask.after) and control.end is None:
+    # It may have become the home meanwhile.
+    if store.follows and not control.is_following and control.end is None:
+        yield Failed("it does not reach the node of the publisher")
+        return
+    least = ask.after + 1
+    while control.packed < least <= control.announced and control.end is None:
         yield Coming(control.announced)
         with contextlib.suppress(ShoalTimeoutError, WeightsClosed):
-            store.latest(control.announced, "a version", Deadline(_COMING_S))
+            store.latest(least, "a version", Deadline(_COMING_S), is_newest=False)
     try:
-        snapshot = store.latest(ask.after + 1, "a version", Deadline(ask.seconds))
+        snapshot = store.latest(least, "a version", Deadline(ask.seconds), is_newest=False)
     except ShoalTimeoutError:
         yield None
     except WeightsClosed as error:
@@ -204,8 +209,8 @@ def follow(
         key: The key of the answers, which no other node has.
         always: Whether to get them without readers, too.
     """
-    followers = itertools.cycle([_Follower(store, queues, key) for queues in sources])
-    follower, control = next(followers), store.control
+    followers = [_Follower(store, queues, key) for queues in sources]
+    asked, failed, control = 0, -math.inf, store.control
     _stop(control)  # a process of this actor that died may have left it so
     wanted = math.inf if always else -math.inf
     while control.is_there() and control.end is None:
@@ -214,15 +219,17 @@ def follow(
         if time.monotonic() - wanted > _KEPT_S:
             control.is_following = False
             continue
+        if time.monotonic() - failed > _RETURN_S:
+            asked = 0
         try:
-            follower.step(_PATIENCE_S if control.is_following else 0)
-        except ChannelClosed:  # the weights end, and their end is told to readers in another way
-            _stop(control)
-            return
+            followers[asked].step(_PATIENCE_S if control.is_following else 0)
         except Exception as error:  # noqa: BLE001  (whatever it is, readers must not wait for this)
             _stop(control)
-            _log.warning("%s: %s: %s", describe_self(), store.name, error)
-            follower = next(followers)
+            # The source's actor has ended, or has not begun; with the weights this loop ends, too.
+            if not isinstance(error, ChannelClosed):
+                _log.warning("%s: %s: %s", describe_self(), store.name, error)
+            if not isinstance(error, (StaleBaseError, WeightsMemoryError)):  # of this node
+                asked, failed = (asked + 1) % len(followers), time.monotonic()
             time.sleep(_PAUSE_S)  # nothing tells when a source can be reached again
 
 
@@ -252,17 +259,20 @@ class _Follower:
         store, control = self._store, self._store.control
         self._number += 1
         held = frozenset() if self._whole else frozenset(digests_held(store))
-        epoch = control.least_epoch
-        ask = Ask(self._key, self._number, control.packed, epoch, held, seconds)
+        seen = max(control.packed, control.seen)
+        ask = Ask(self._key, self._number, control.packed, seen, held, seconds)
         self._queues.put(ASKS, ask, 0, Deadline(_ANSWER_S))
         first = self._next(seconds + _ANSWER_S)
         while isinstance(first, Coming):
             control.announce(first.packed)
             first = self._next(_ANSWER_S)
         self._whole = False
+        control.is_following = True
         if isinstance(first, Closed):
             store.close(first.reason)
-        elif isinstance(first, Head):
+        if not isinstance(first, Head):
+            control.announce(control.packed)  # what was on its way has not come
+        else:
             control.announce(first.version.packed())
             try:
                 with contextlib.closing(self._all(first)) as messages:
@@ -270,7 +280,6 @@ class _Follower:
             except (StaleBaseError, WeightsMemoryError):
                 self._whole = True
                 raise
-        control.is_following = True
 
     def _all(self, first: Head) -> Generator[Any]:
         """Yield the messages of a version; while one is used, the next one is received."""

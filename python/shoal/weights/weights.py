@@ -236,14 +236,14 @@ class Weights:
                 come; the text names it.
         """
         store, deadline = self._opened(), Deadline(timeout)
-        if store.follows:
-            self._claim(store)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(state, torch.nn.Module):
             state = state.state_dict()
         delta = _checked_delta(delta)
         which = _checked_part(part, version, delta)
         layout = StateLayout(state, _checked_dtype(dtype), is_part=which is not None)
+        if store.follows:
+            self._claim(store)
         future: Future = concurrent.futures.Future()
         if not self._origin.is_here:  # the threads of the parent do not exist in a forked child
             self._origin, self._lock, self._pending = Origin(), threading.Lock(), []
