@@ -32,6 +32,8 @@ def attempt(name, call):
 with Cluster(num_nodes=2) as cluster:
     channels = [Channel.create(name, node_rank=1, maxsize=1) for name in ("full", "empty")]
     channels[0].put(b"x")
+    channels[1].put(b"x")
+    channels[1].get()  # both are connected, and wait on their connections when the machine dies
     calls = [("put", lambda: channels[0].put(b"y")), ("get", channels[1].get)]
     waits = [threading.Thread(target=attempt, args=call) for call in calls]
     for wait in waits:
