@@ -105,7 +105,7 @@ def _show_state(context: Context) -> None:
     if context.namespace and _in_process is None and ray.is_initialized():
         # Jobs of two Ray clusters may have the same namespace.
         job = f"{context.namespace}@{ray.get_runtime_context().gcs_address}"
-        show_process(job, context.name, context.node_rank)
+        show_process(job, context.name, context.node_rank, context.num_nodes)
     else:
         hide_process()
 

@@ -165,6 +165,7 @@ class LongWait:
         operation: What waits, such as `get`; empty for a wait that the page does not show.
         on: What the operation is on; by default the line, without the name of this process.
         peers: Returns the addresses of the processes that it waits for now.
+        channel: The name of the channel that the operation is on, if any.
         is_work: Whether an asynchronous operation is waited for, which has its own deadline.
 
     Attributes:
@@ -181,6 +182,7 @@ class LongWait:
         operation: str = "wait",
         on: str | None = None,
         peers: Callable[[], Sequence[str]] = tuple,
+        channel: str = "",
         is_work: bool = False,
     ) -> None:
         self._describe = describe
@@ -189,6 +191,7 @@ class LongWait:
         self._operation = operation
         self._on = on
         self._peers = peers
+        self._channel = channel
         self._start = time.monotonic() - waited
         self._logged = 0
         self._is_shown = not operation
@@ -271,7 +274,10 @@ class LongWait:
             sentence = self._describe().removeprefix(f"{describe_self()}: ")
             on = sentence.removeprefix("waits for ")
         self._peers_shown = tuple(self._peers())
-        self._entry = begin_wait(self._operation, on, self._peers_shown, self._start)
+        self._entry = begin_wait(
+            self._operation, on, self._peers_shown, self._start,
+            channel=self._channel, until=time.monotonic() + self.deadline.remaining,
+        )  # fmt: skip
 
     def hide(self) -> None:
         """Remove the wait from the page; a later `tick` shows it again, with its peers of then."""

@@ -3,8 +3,9 @@
 import pytest
 from typer.testing import CliRunner
 
-from shoal.cli import show_causes
+from shoal.cli import show_doctor
 from shoal.cli.app import app
+from shoal.observe import JobProcesses
 from shoal.state import Activity, ProcessState
 
 NOW = 1000.0
@@ -23,14 +24,12 @@ def state(address, *activities, status="running"):
 
 
 @pytest.fixture
-def doctor(tmp_path, monkeypatch):
+def doctor(monkeypatch):
     """Examine a job of some processes; return the lines of the output, and the exit code."""
 
     def run(*states, **env):
-        monkeypatch.setattr(show_causes.time, "monotonic", lambda: NOW)
-        monkeypatch.setattr(show_causes, "_BETWEEN_S", 0)
-        monkeypatch.setattr(show_causes, "find_jobs", lambda _: {"job": tmp_path})
-        monkeypatch.setattr(show_causes, "read_pages", lambda _: list(states))
+        monkeypatch.setattr(show_doctor, "_BETWEEN_S", 0)
+        monkeypatch.setattr(show_doctor, "read_jobs", lambda _: [JobProcesses("job", states, NOW)])
         done = CliRunner().invoke(app, ["doctor"], env=env)
         lines = done.output.splitlines()
         return lines[1:], done.exit_code

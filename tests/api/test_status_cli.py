@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from shoal.cli import show_status
 from shoal.cli.app import app
+from shoal.observe import JobProcesses
 from shoal.state import Activity, ProcessState, calling, hide_process, show_process
 
 NOW = 1000.0
@@ -43,13 +44,12 @@ def state(address, *activities, pid=100, status="running", hidden=0, parent=0):
 
 
 @pytest.fixture
-def table(tmp_path, monkeypatch):
+def table(monkeypatch):
     """Print the table of some processes at 80 columns."""
 
     def printed(*states):
-        monkeypatch.setattr(show_status.time, "monotonic", lambda: NOW)
-        monkeypatch.setattr(show_status, "find_jobs", lambda _: {"shoal@10.0.0.1:6379": tmp_path})
-        monkeypatch.setattr(show_status, "read_pages", lambda _: list(states))
+        job = JobProcesses("shoal@10.0.0.1:6379", states, NOW)
+        monkeypatch.setattr(show_status, "read_jobs", lambda _: [job])
         done = CliRunner().invoke(app, ["status"], env={"COLUMNS": "80"})
         assert done.exit_code == 0, done.output
         assert all(len(line) <= 80 for line in done.output.splitlines())

@@ -26,7 +26,7 @@ def doctor_command(
     more than SHOAL_HANG seconds (300).
     """
     # Imported only now, so that help and usage errors are fast.
-    examine = importlib.import_module("shoal.cli.show_causes").examine
+    examine = importlib.import_module("shoal.cli.show_doctor").examine
     try:
         is_wrong = examine(folder)
     except ShoalValueError as error:

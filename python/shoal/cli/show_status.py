@@ -1,7 +1,6 @@
 """The output of `shoal status`: a table for each job, or JSON."""
 
 import json
-import time
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Any
 import typer
 
 from shoal.cli.text import age, console, print_sections
+from shoal.observe import read_jobs
 from shoal.planner.report import Section
-from shoal.state import Activity, ProcessState, find_jobs, read_pages
+from shoal.state import Activity, ProcessState
 
 __all__ = ["show_status"]
 
@@ -31,23 +31,21 @@ def show_status(folder: Path | None, *, as_json: bool) -> bool:
     Returns:
         Whether there is any process.
     """
-    now = time.monotonic()
-    jobs = {job: _sorted(read_pages(pages)) for job, pages in find_jobs(folder).items()}
-    jobs = {job: states for job, states in jobs.items() if states}
+    jobs = [(job, states) for job in read_jobs(folder) if (states := _sorted(job.states))]
     if not jobs:
         return False
     if as_json:
         found = [
-            {"job": job, "processes": [_process(state, now) for state in states]}
-            for job, states in jobs.items()
+            {"job": job.name, "processes": [_process(state, job.now) for state in states]}
+            for job, states in jobs
         ]
         typer.echo(json.dumps(found, indent=2))
         return True
     sections = [
-        Section(f"Job: {job}", _COLUMNS, list(_rows(states, now))) for job, states in jobs.items()
+        Section(f"Job: {job.name}", _COLUMNS, list(_rows(states, job.now))) for job, states in jobs
     ]
     with console() as out:
-        out.print(f"Processes on this node: {sum(map(len, jobs.values()))}", style="bold")
+        out.print(f"Processes on this node: {sum(len(states) for _, states in jobs)}", style="bold")
         print_sections(sections, out)
     return True
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from shoal import Channel, Worker
-from shoal.cli.show_causes import examine
+from shoal.cli.show_doctor import examine
 from shoal.errors import PeerLostError, ShoalError
 from shoal.state import find_jobs, read_pages
 from support.processes import until

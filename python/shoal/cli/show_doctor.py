@@ -10,13 +10,13 @@ import typer
 from shoal.cli.text import age
 from shoal.context import env_value
 from shoal.errors import ShoalValueError
-from shoal.observe import Cause, find_causes
-from shoal.state import Activity, ProcessState, find_jobs, read_pages
+from shoal.observe import Cause, find_causes, read_jobs
+from shoal.state import Activity, ProcessState
 
 __all__ = ["examine"]
 
 _BETWEEN_S = 0.5
-"""Seconds between two looks: what changes meanwhile does not stand still."""
+"""Seconds between two looks."""
 
 _SHOWN_S = 1.0
 """Waits of fewer seconds are left out: a job is full of them."""
@@ -41,14 +41,14 @@ def examine(folder: Path | None) -> bool:
         ShoalValueError: `SHOAL_HANG` is not a positive number.
     """
     limit, is_wrong = _limit(), False
-    before = {job: read_pages(pages) for job, pages in find_jobs(folder).items()}
-    time.sleep(_BETWEEN_S)  # see there
-    jobs = find_jobs(folder)
+    before = {job.name: job.states for job in read_jobs(folder)}
+    time.sleep(_BETWEEN_S)  # what changes meanwhile does not stand still
+    jobs = read_jobs(folder)
     if not jobs:
         typer.echo("no job of this user shows its state on this node")
-    for job, pages in jobs.items():
-        states, now = read_pages(pages), time.monotonic()
-        found = find_causes(states, before.get(job, []))
+    for job in jobs:
+        states, now = job.states, job.now
+        found = find_causes(states, before.get(job.name, []))
         causes = [cause for cause in found if _is_shown(cause, now)]
         lines = [_sentence(cause, now) for cause in causes]
         is_wrong |= any(_is_wrong(cause, now, limit) for cause in causes)
@@ -56,7 +56,7 @@ def examine(folder: Path | None) -> bool:
             if now - wait.since >= limit:
                 is_wrong = True
                 lines.append(f"{state.address} {_waits(wait, now)}, which names no process.")
-        typer.echo(f"Job: {job}, {len(states)} processes on this node")
+        typer.echo(f"Job: {job.name}, {len(states)} processes on this node")
         for line in lines or ["Nothing stands still."]:
             typer.echo(f"- {line}")
     return is_wrong
