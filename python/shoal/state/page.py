@@ -24,9 +24,9 @@ __all__ = [
     "MOST_TEXT",
     "PROCESS",
     "SIZE",
-    "Description",
     "Page",
     "PageEntry",
+    "PageOwner",
     "current_call",
     "renumber_thread",
 ]
@@ -54,7 +54,7 @@ FOREVER = 2**63 - 1
 """The end of a wait without a deadline, in nanoseconds."""
 
 
-class Description(NamedTuple):
+class PageOwner(NamedTuple):
     """The process of a page.
 
     Attributes:
@@ -117,23 +117,23 @@ class Page:
         self._memory = memory
         self._words = memoryview(memory).cast("Q")
         self._free = list(range(FIRST_CHANNEL - 1, 0, -1))
-        self._description = Description("", -1)
+        self._owner = PageOwner("", -1)
         self._hidden = 0
         self._channels: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {}
         self._has_hidden_channels = False
         self._is_left = False
         self._lock = threading.RLock()
 
-    def describe(self, description: Description) -> None:
+    def describe(self, owner: PageOwner) -> None:
         """Write whose page it is."""
         with self._lock:
-            self._description = description
-            text = description.address.encode(errors="replace")[: BLOCK - PROCESS.size]
+            self._owner = owner
+            text = owner.address.encode(errors="replace")[: BLOCK - PROCESS.size]
             words = self._words
             words[0] = odd = words[0] | 1
             facts = (
-                odd, self._hidden, MAGIC, description.parent, description.node_rank,
-                description.num_nodes, description.most_calls, self._has_hidden_channels, len(text),
+                odd, self._hidden, MAGIC, owner.parent, owner.node_rank,
+                owner.num_nodes, owner.most_calls, self._has_hidden_channels, len(text),
             )  # fmt: skip
             self._memory[: PROCESS.size + len(text)] = PROCESS.pack(*facts) + text
             words[0] = odd + 1
@@ -184,7 +184,7 @@ class Page:
                 if block >= BLOCKS:
                     if not self._has_hidden_channels:
                         self._has_hidden_channels = True
-                        self.describe(self._description)
+                        self.describe(self._owner)
                     return
             sides = (*sides, side)
             self._channels[name, token] = block, sides
