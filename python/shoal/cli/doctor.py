@@ -1,25 +1,16 @@
 """`shoal doctor`: says why the processes of this user's jobs on this node stand still."""
 
 import importlib
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
+from shoal.cli.jobs_folder import JobsFolder
 from shoal.errors import ShoalValueError
 
 __all__ = ["doctor_command"]
 
 
-def doctor_command(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(
-            help="The SHOAL_SHM_DIR of the jobs; without it, the one of this shell, or /dev/shm.",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
+def doctor_command(folder: JobsFolder = None) -> None:
     """Say which processes of your jobs on this node the others wait for, and which wait in a circle.
 
     The exit code is 1 if something is wrong: a circle, a process that is dead or stopped, or a wait of

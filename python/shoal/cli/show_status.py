@@ -1,7 +1,7 @@
 """The output of `shoal status`: a table for each job, or JSON."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from shoal.observe import read_jobs
 from shoal.planner.report import Section
 from shoal.state import Activity, ProcessState
 
-__all__ = ["show_status"]
+__all__ = ["by_address", "folded", "name_of", "ranges", "show_status"]
 
 _MOST_ROWS = 20
 """Number of processes of a group up to which each has a row of its own."""
@@ -31,7 +31,7 @@ def show_status(folder: Path | None, *, as_json: bool) -> bool:
     Returns:
         Whether there is any process.
     """
-    jobs = [(job, states) for job in read_jobs(folder) if (states := _sorted(job.states))]
+    jobs = [(job, states) for job in read_jobs(folder) if (states := by_address(job.states))]
     if not jobs:
         return False
     if as_json:
@@ -50,8 +50,8 @@ def show_status(folder: Path | None, *, as_json: bool) -> bool:
     return True
 
 
-def _sorted(states: Iterable[ProcessState]) -> list[ProcessState]:
-    """Sort by group and rank, the driver and the actors of the job first."""
+def by_address(states: Iterable[ProcessState]) -> list[ProcessState]:
+    """Sort by group and rank, the driver and the actors of the job first; without dead children."""
     # Children end without exit handlers: that they are dead says nothing.
     shown = [state for state in states if not (state.parent and state.status == "dead")]
     return sorted(shown, key=lambda s: (bool(s.rank_path), s.group, s.rank_path, s.pid))
@@ -61,6 +61,16 @@ def _sorted(states: Iterable[ProcessState]) -> list[ProcessState]:
 
 
 def _rows(states: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
+    for same in folded(states):
+        yield from _rows_of(same, now)
+
+
+def folded(states: Iterable[ProcessState]) -> Iterator[list[ProcessState]]:
+    """Yield the processes of each row: of a large group, those that do the same are one row.
+
+    Args:
+        states: The processes, in the order of `by_address`.
+    """
     for _, members in groupby(states, key=lambda state: state.group):
         group = list(members)
         alike: dict[Any, list[ProcessState]] = {}
@@ -68,8 +78,7 @@ def _rows(states: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
             alike.setdefault(_likeness(state) if len(group) > _MOST_ROWS else state, []).append(
                 state
             )
-        for same in alike.values():
-            yield from _rows_of(same, now)
+        yield from alike.values()
 
 
 def _likeness(state: ProcessState) -> Any:
@@ -85,9 +94,8 @@ def _likeness(state: ProcessState) -> Any:
 def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
     """Return the rows of processes that do the same; times are those of the longest."""
     first = min(same, key=lambda state: min((a.since for a in state.activities), default=now))
-    name = first.address if len(same) == 1 else f"{first.group}:{_ranges(same)}"
     pid = str(first.pid) if len(same) == 1 else f"{len(same)} pids"
-    head: tuple[str, ...] = (f"{name} (child)" if first.parent else name, pid, first.status)
+    head: tuple[str, ...] = (name_of(same), pid, first.status)
     done = False
     for activity in first.activities:
         is_call = activity.kind == "call"
@@ -102,13 +110,22 @@ def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
         yield (*head, "idle", "-")
 
 
-def _ranges(same: list[ProcessState]) -> str:
-    """Name ranks: `0-3,5`."""
-    paths = [state.rank_path for state in same]
-    if any(len(path) != 1 for path in paths):
-        return ",".join(":".join(map(str, path)) for path in paths)
+def name_of(same: Sequence[ProcessState]) -> str:
+    """Name the processes of a row, which are of one group: `env:0-3,5`."""
+    name = same[0].address
+    if len(same) > 1:
+        paths = sorted({state.rank_path for state in same})
+        ranks = ",".join(":".join(map(str, path)) for path in paths)
+        if all(len(path) == 1 for path in paths):
+            ranks = ranges(rank for (rank,) in paths)
+        name = f"{same[0].group}:{ranks}".rstrip(":")
+    return f"{name} (child)" if all(state.parent for state in same) else name
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """Name ranks, which ascend: `0-3,5`."""
     found: list[list[int]] = []
-    for (rank,) in paths:
+    for rank in ranks:
         if found and rank == found[-1][1] + 1:
             found[-1][1] = rank
         else:

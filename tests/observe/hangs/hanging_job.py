@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import ray.cloudpickle
 
@@ -59,8 +60,8 @@ class Member(Worker):
     def meet(self, folder, ranks):
         """A barrier of the user's own."""
         if self._rank == ranks - 1:
-            return self.prepare()
-        while len(os.listdir(folder)) < ranks:
+            self.prepare()
+        while not Path(folder, "prepared").exists():
             time.sleep(0.01)
 
     def prepare(self):
@@ -78,9 +79,14 @@ def launch(name, ranks=1, cls=Member, *, wait=True):
     return cls.create_group().launch(Cluster(), strategy, name, wait=wait)
 
 
+def say():
+    sys.stdout.write("hangs\n")
+    sys.stdout.flush()
+
+
 def begin(*works):
     """Say that the hang has begun, and wait for it."""
-    print("hangs", flush=True)
+    say()
     for work in works:
         work.wait()
 
@@ -130,7 +136,7 @@ def stopped_worker():
 
 
 def constructor_that_never_returns():
-    print("hangs", flush=True)
+    say()
     launch("slow", cls=Slow)
 
 
