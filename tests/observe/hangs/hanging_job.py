@@ -25,7 +25,7 @@ class Member(Worker):
         return self.recv(group, 0)
 
     def share(self, group, ranks):
-        return self.broadcast(1, [(group, ranks)], (group, 0))
+        return self.broadcast(1, [(group, ranks)], (group, ranks[-1]))
 
     def update(self):
         time.sleep(1_000)
