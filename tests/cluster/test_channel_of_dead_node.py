@@ -29,7 +29,7 @@ def attempt(name, call):
         print(name, "returned", flush=True)
     except ShoalError as error:
         # In one piece: several threads write.
-        sys.stdout.write(f"{name} {type(error).__name__} {error}\n")
+        sys.stdout.write(f"{name} {type(error).__name__} {error}\\n")
 
 with Cluster(num_nodes=2) as cluster:
     channels = [Channel.create(name, node_rank=1, maxsize=1) for name in ("full", "empty")]
