@@ -1064,7 +1064,7 @@ class ChannelBase:
 
     It hands on: calls whose `async_op` or `lease` is not False itself, that have a `queue_name`,
     whose `timeout` is not an int or float or not valid seconds, or whose key is not hashable or has
-    no `ShmQueue` in `_direct_queues`; puts that raised an `Exception`, which put nothing; and gets
+    no `ShmQueue` in `_direct_puts` or `_direct_gets`; puts that raised an `Exception`, which put nothing; and gets
     that have waited for the timeout or for 0.1 seconds. For any other `Exception` of a get, the
     result of `_explain(error)` is raised.
 
@@ -1073,8 +1073,12 @@ class ChannelBase:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
     @property
-    def _direct_queues(self) -> dict[Any, ShmQueue]:
-        """Queues that calls may use directly, by key; the subclass adds and removes them."""
+    def _direct_puts(self) -> dict[Any, ShmQueue]:
+        """Queues that puts may use directly, by key; the subclass adds and removes them."""
+
+    @property
+    def _direct_gets(self) -> dict[Any, ShmQueue]:
+        """The same for gets."""
 
     def put(
         self,

@@ -56,7 +56,8 @@ def test_puts_take_the_time_of_the_way(channel, transport, links, key):
     c.put(20, key=key)
     assert time.monotonic() - begin >= DELAY_S
     assert [c.get(key=key, timeout=30) for _ in range(21)] == list(range(21))
-    assert key not in c._direct_queues
+    assert key not in c._direct_puts
+    assert key not in c._direct_gets
 
 
 @shared
@@ -260,5 +261,7 @@ def test_a_channel_without_links_is_used_directly(channel, transport, monkeypatc
     monkeypatch.setitem(network_module._networks, "job", network)
     c = channel()
     c.put(1, key=key)
-    assert (key in c._direct_queues) == (transport == "shm")
+    assert (key in c._direct_puts) == (transport == "shm")
+    assert key not in c._direct_gets
     assert c.get(key) == 1
+    assert (key in c._direct_gets) == (transport == "shm")
