@@ -1195,3 +1195,20 @@ def shm_gc(dir: str | None = None) -> list[str]:  # noqa: A002  (as in tempfile)
     Searches `dir`, or for None the folders in which sessions are created by default, and returns
     the session folders that it removed.
     """
+
+def shm_queues(token: str) -> list[dict[str, Any]]:
+    """Return the queues of a session and how they are used, in the order in which they were made.
+
+    Each one has its `key`, its `maxsize` (0 if the session's backlog is the bound), whether it is
+    `closed`, and the numbers of `ShmQueue.stats`, each of its own moment.
+
+    The caller does not take part in the session: the session does not end with it, and nothing in it
+    changes. It waits for no other process; the pure backend waits for one that holds its tables, for
+    at most a second.
+
+    Raises:
+        ShoalValueError: It is not a session's token.
+        ChannelNotFoundError: The session was removed, or is on another node.
+        ChannelError: The session belongs to another user, was made by another backend or version,
+            is damaged, or another process holds its tables.
+    """
