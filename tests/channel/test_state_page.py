@@ -7,8 +7,8 @@ import pytest
 from shoal import deadline
 from shoal.errors import ShoalTimeoutError
 from shoal.state import hide_process, show_process
-from support.processes import until
-from support.state_pages import state_of, wait_of
+from support.processes import in_a_child, until
+from support.state_pages import state_of, states, wait_of
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +120,23 @@ def test_each_side_of_a_channel_is_shown_once_it_was_used(channel, transport, ke
     GETS[get](made, key)
     (use,) = state_of("actor:0").channels
     assert (use.puts, use.gets) == (True, True)
+
+
+def test_a_forked_child_shows_what_it_uses_itself(channel, transport, key):
+    if transport == "lane":
+        pytest.skip("the child has no connection to the actor of the test")
+    made = channel()
+    made.put(0, key=key)
+    made.get(key)
+    made.put(1, key=key)
+
+    def child():
+        made.get(key)
+        (use,) = next(state for state in states() if state.parent).channels
+        hide_process()
+        return use.puts, use.gets
+
+    assert in_a_child(child) == "(False, True)"
 
 
 def test_a_side_that_is_shown_is_used_directly(channel, transport, key, monkeypatch):

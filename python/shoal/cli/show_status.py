@@ -8,8 +8,9 @@ from typing import Any
 
 import typer
 
-from shoal.cli.text import age, console, print_sections
-from shoal.observe import read_jobs
+from shoal.cli.show_channels import channel_sections, channels_as_json
+from shoal.cli.text import age, console, print_sections, ranges
+from shoal.observe import read_channels, read_jobs
 from shoal.planner.report import Section
 from shoal.state import Activity, ProcessState
 
@@ -36,14 +37,19 @@ def show_status(folder: Path | None, *, as_json: bool) -> bool:
         return False
     if as_json:
         found = [
-            {"job": job.name, "processes": [_process(state, job.now) for state in states]}
+            {
+                "job": job.name,
+                "processes": [_process(state, job.now) for state in states],
+                "channels": channels_as_json(read_channels(states)),
+            }
             for job, states in jobs
         ]
         typer.echo(json.dumps(found, indent=2))
         return True
-    sections = [
-        Section(f"Job: {job.name}", _COLUMNS, list(_rows(states, job.now))) for job, states in jobs
-    ]
+    sections: list[Section] = []
+    for job, states in jobs:
+        sections.append(Section(f"Job: {job.name}", _COLUMNS, list(_rows(states, job.now))))
+        sections += channel_sections(read_channels(states))
     with console() as out:
         out.print(f"Processes on this node: {sum(len(states) for _, states in jobs)}", style="bold")
         print_sections(sections, out)
@@ -85,7 +91,7 @@ def _likeness(state: ProcessState) -> Any:
 def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
     """Return the rows of processes that do the same; times are those of the longest."""
     first = min(same, key=lambda state: min((a.since for a in state.activities), default=now))
-    name = first.address if len(same) == 1 else f"{first.group}:{_ranges(same)}"
+    name = first.address if len(same) == 1 else f"{first.group}:{ranges(same)}"
     pid = str(first.pid) if len(same) == 1 else f"{len(same)} pids"
     head: tuple[str, ...] = (f"{name} (child)" if first.parent else name, pid, first.status)
     done = False
@@ -100,20 +106,6 @@ def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
         yield (*head, f"{first.hidden} more, not shown", "-")
     elif not done:
         yield (*head, "idle", "-")
-
-
-def _ranges(same: list[ProcessState]) -> str:
-    """Name ranks: `0-3,5`."""
-    paths = [state.rank_path for state in same]
-    if any(len(path) != 1 for path in paths):
-        return ",".join(":".join(map(str, path)) for path in paths)
-    found: list[list[int]] = []
-    for (rank,) in paths:
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
 
 
 def _wait(wait: Activity, now: float) -> str:
