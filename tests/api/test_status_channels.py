@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,8 +32,8 @@ Channels
             ('x', 2)       0       0 B      0      0        -   1 get
             1              0       0 B      3      3        -   closed
  tasks      -              -         -      -      -        -   -
-  far: put by actor:0; got by none; its items are on another node
-  rollouts: put by rollout:0-1; got by driver, actor:0
+  far: put by actor:0; got by none here; its items are on another node
+  rollouts: put by rollout:0-2; got by driver, actor:0
   tasks: put by actor:0; got by driver; it cannot be read
 """
 
@@ -99,6 +100,7 @@ def rollout(rank):
 
 STATES = [
     rollout(1),
+    replace(rollout(2), status="dead"),  # it waits no more
     rollout(0),
     state(
         "actor:0",
@@ -141,7 +143,7 @@ def test_the_json_has_all_numbers(printed):
     far, rollouts, tasks = job["channels"]
     assert far["unread"] == ["its items are on another node"]
     assert tasks["unread"] == ["it cannot be read"]
-    assert rollouts["producers"] == ["rollout:0", "rollout:1"]
+    assert rollouts["producers"] == ["rollout:0", "rollout:1", "rollout:2"]
     assert rollouts["consumers"] == ["driver", "actor:0"]
     assert rollouts["queues"][0] == {
         "key": "'default_queue'",

@@ -75,7 +75,7 @@ def _named(states: Iterable[ProcessState]) -> str:
         f"{group}:{ranges(list(members))}" if is_worker else group
         for (group, is_worker), members in groups
     ]
-    return ", ".join(names) or "none"
+    return ", ".join(names) or "none here"
 
 
 def channels_as_json(channels: Iterable[ChannelState]) -> list[dict[str, Any]]:

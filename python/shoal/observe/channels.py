@@ -86,7 +86,8 @@ def _read(
     list_queues: Callable[[str], list[dict[str, Any]]],
 ) -> ChannelState | None:
     uses = [(state, use) for state in states for use in state.channels if use.name == name]
-    waits = [wait for state in states for wait in _waits(state.activities) if wait.channel == name]
+    alive = (state for state in states if state.status != "dead")
+    waits = [wait for state in alive for wait in _waits(state.activities) if wait.channel == name]
     queues: list[ChannelQueue] = []
     unread: list[str] = []
     tokens = {use.token for _, use in uses}
