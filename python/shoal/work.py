@@ -56,9 +56,11 @@ class AsyncWork:
 
     Attributes:
         operation: What a wait for it is called on the state page.
+        channel: The name of the channel that it is on, if any.
     """
 
     operation = "wait"
+    channel = ""
 
     def __init__(
         self,
@@ -128,6 +130,7 @@ class AsyncWork:
             deadline,
             operation=self.operation,
             on=self.what,
+            channel=self.channel,
             is_work=True,
         )
 

@@ -1,19 +1,20 @@
 """The output of `shoal status`: a table for each job, or JSON."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from shoal.cli.text import age, console, print_sections
-from shoal.observe import read_jobs
+from shoal.cli.show_channels import channel_sections, channels_as_json
+from shoal.cli.text import age, console, name_of, print_sections
+from shoal.observe import read_channels, read_jobs
 from shoal.planner.report import Section
 from shoal.state import Activity, ProcessState
 
-__all__ = ["by_address", "folded", "name_of", "ranges", "show_status"]
+__all__ = ["by_address", "folded", "show_status"]
 
 _MOST_ROWS = 20
 """Number of processes of a group up to which each has a row of its own."""
@@ -36,14 +37,19 @@ def show_status(folder: Path | None, *, as_json: bool) -> bool:
         return False
     if as_json:
         found = [
-            {"job": job.name, "processes": [_process(state, job.now) for state in states]}
+            {
+                "job": job.name,
+                "processes": [_process(state, job.now) for state in states],
+                "channels": channels_as_json(read_channels(states)),
+            }
             for job, states in jobs
         ]
         typer.echo(json.dumps(found, indent=2))
         return True
-    sections = [
-        Section(f"Job: {job.name}", _COLUMNS, list(_rows(states, job.now))) for job, states in jobs
-    ]
+    sections: list[Section] = []
+    for job, states in jobs:
+        sections.append(Section(f"Job: {job.name}", _COLUMNS, list(_rows(states, job.now))))
+        sections += channel_sections(read_channels(states))
     with console() as out:
         out.print(f"Processes on this node: {sum(len(states) for _, states in jobs)}", style="bold")
         print_sections(sections, out)
@@ -108,29 +114,6 @@ def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
         yield (*head, f"{first.hidden} more, not shown", "-")
     elif not done:
         yield (*head, "idle", "-")
-
-
-def name_of(same: Sequence[ProcessState]) -> str:
-    """Name the processes of a row, which are of one group: `env:0-3,5`."""
-    name = same[0].address
-    if len(same) > 1:
-        paths = sorted({state.rank_path for state in same})
-        ranks = ",".join(":".join(map(str, path)) for path in paths)
-        if all(len(path) == 1 for path in paths):
-            ranks = ranges(rank for (rank,) in paths)
-        name = f"{same[0].group}:{ranks}".rstrip(":")
-    return f"{name} (child)" if all(state.parent for state in same) else name
-
-
-def ranges(ranks: Iterable[int]) -> str:
-    """Name ranks, which ascend: `0-3,5`."""
-    found: list[list[int]] = []
-    for rank in ranks:
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
 
 
 def _wait(wait: Activity, now: float) -> str:

@@ -12,8 +12,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from shoal.cli.show_doctor import _is_shown, _sentence
-from shoal.cli.show_status import by_address, folded, name_of, ranges
-from shoal.cli.text import age, shown
+from shoal.cli.show_status import by_address, folded
+from shoal.cli.text import age, name_of, ranges, shown
 from shoal.observe import find_causes
 from shoal.observe.causes import Kind
 from shoal.state import Activity, ProcessState

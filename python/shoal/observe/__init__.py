@@ -1,6 +1,15 @@
-"""Finds why the processes of a job stand still, from their state pages."""
+"""Finds why the processes of a job stand still, from their state pages, and reads its channels."""
 
 from shoal.observe.causes import Cause, find_causes
+from shoal.observe.channels import ChannelQueue, ChannelState, read_channels
 from shoal.observe.jobs import JobProcesses, read_jobs
 
-__all__ = ["Cause", "JobProcesses", "find_causes", "read_jobs"]
+__all__ = [
+    "Cause",
+    "ChannelQueue",
+    "ChannelState",
+    "JobProcesses",
+    "find_causes",
+    "read_channels",
+    "read_jobs",
+]
