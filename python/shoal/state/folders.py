@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 from shoal.context import memory_folder
 from shoal.process import own_process, run_state
 from shoal.state.page import SIZE, Page
+from shoal.state.stacks import companions
 
 __all__ = [
     "Status",
@@ -97,15 +98,16 @@ def status_of(page: Path) -> Status:
     """Return whether the process of a page runs; `unknown` for one of another container."""
     name = _NAME.fullmatch(page.name)
     if name is None:
-        return "dead"  # it belongs to no process
+        return "dead"  # a file beside a page, or one of no process
     return run_state(int(name[1]), int(name[2])) if name[3] == _this_host() else "unknown"
 
 
 def remove_files(folder: Path, pages: Iterable[Path]) -> None:
-    """Remove pages of a job, and the job's folder if it is empty then."""
+    """Remove pages of a job with the files beside them, and the job's folder if it is empty then."""
     for page in pages:
-        with contextlib.suppress(OSError):
-            page.unlink()
+        for file in (page, *companions(page)):
+            with contextlib.suppress(OSError):
+                file.unlink()
     with contextlib.suppress(OSError):
         folder.rmdir()
 

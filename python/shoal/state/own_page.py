@@ -11,8 +11,9 @@ from typing import Literal
 from shoal.context import env_value
 from shoal.fork import ChildStage, in_child
 from shoal.state.folders import make_page, remove_dead, remove_files
-from shoal.state.page import FOREVER, Page, PageEntry, PageOwner, current_call, renumber_thread
+from shoal.state.page import FOREVER, Page, PageEntry, PageOwner, current_call
 from shoal.state.reading import read_all
+from shoal.state.stacks import StackOffer
 
 __all__ = [
     "accept_calls",
@@ -30,6 +31,7 @@ _MOST_PEERS = 16
 _log = logging.getLogger("shoal")
 
 _page: Page | None = None
+_offer: StackOffer | None = None
 _job = ""
 _owner = PageOwner("", -1)
 _is_new_child = False
@@ -144,16 +146,19 @@ def show_process(job: str, address: str, node_rank: int, num_nodes: int = 0) -> 
 
 def hide_process() -> None:
     """Remove the page of this process; with the last page of a job, also the job's folder."""
-    global _page, _job, _owner, _is_new_child  # noqa: PLW0603  (as above)
+    global _page, _offer, _job, _owner, _is_new_child  # noqa: PLW0603  (as above)
     page, _page, _job, _is_new_child = _page, None, "", False
+    offer, _offer = _offer, None
     _owner = PageOwner("", -1)
+    if offer is not None:
+        offer.end()
     if page is not None:
         page.leave()
         remove_files(page.path.parent, [page.path])
 
 
 def _open_page() -> None:
-    global _page  # noqa: PLW0603  (as above)
+    global _page, _offer, _owner  # noqa: PLW0603  (as above)
     address = _owner.address
     try:
         page = make_page(_job)
@@ -164,6 +169,11 @@ def _open_page() -> None:
     folder = page.path.parent
     found = [(path, state) for path, state in read_all(folder) if state.address == address]
     remove_files(folder, [path for path, state in found if state.status == "dead"])
+    try:
+        _offer = StackOffer(page.path)
+        _owner = _owner._replace(descriptor=_offer.descriptor)
+    except (OSError, RuntimeError) as error:
+        _log.warning("%s: the stacks of this process are not shown: %s", address, error)
     page.describe(_owner)
     _page = page
 
@@ -182,13 +192,14 @@ def _page_of_child() -> Page | None:
 
 def _begin_again() -> None:
     """Leave the page to the parent, in a forked child."""
-    global _page, _owner, _is_new_child  # noqa: PLW0603  (as above)
+    global _page, _offer, _owner, _is_new_child  # noqa: PLW0603  (as above)
     if _page is not None:
         _page.leave()
+    if _offer is not None:
+        _offer.forget()
     # A process of no job has no page, so that this one is a child of none.
-    _owner = _owner._replace(parent=os.getppid() if _job else 0)
-    _page, _is_new_child = None, True
-    renumber_thread()
+    _owner = _owner._replace(parent=os.getppid() if _job else 0, descriptor=0)
+    _page, _offer, _is_new_child = None, None, True
 
 
 in_child(ChildStage.FORGET, _begin_again)

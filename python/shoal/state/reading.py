@@ -44,7 +44,7 @@ class Activity:
         peers: The addresses of the processes that it waits for; only the first 16 of many.
         num_peers: The number of those processes.
         since: When it began, as `time.monotonic()` of the node.
-        thread: The kernel's number of its thread.
+        thread: Its thread, as `threading.get_ident()` of the process.
         inside: The waits inside of a call, the oldest first.
         channel: The name of the channel that it is on; else empty.
         until: When it ends at the latest, as `since`; infinite without a deadline.
@@ -96,6 +96,8 @@ class ProcessState:
         most_calls: The number of calls that it runs at once; 0 for no limit.
         channels: The channels that it has used.
         has_all_channels: Whether the page had room for all of them.
+        page: The file of its page.
+        descriptor: The descriptor to which its handler for stacks writes; 0 without that handler.
     """
 
     address: str
@@ -110,6 +112,8 @@ class ProcessState:
     most_calls: int = 1
     channels: tuple[ChannelUse, ...] = ()
     has_all_channels: bool = True
+    page: Path = Path()
+    descriptor: int = 0
 
     @property
     def group(self) -> str:
@@ -153,8 +157,8 @@ def _read(page: Path) -> ProcessState:
     if identity is None:
         raise ValueError(f"{page} is not the name of a page")
     blocks = _read_blocks(page)
-    _, hidden, magic, parent, node_rank, num_nodes, most_calls, hides, length = PROCESS.unpack_from(
-        blocks.get(0, b"\0" * BLOCK)
+    _, hidden, magic, parent, node_rank, num_nodes, most_calls, hides, descriptor, length = (
+        PROCESS.unpack_from(blocks.get(0, b"\0" * BLOCK))
     )
     if magic != MAGIC:
         raise ValueError(f"{page} is not a page of this format")
@@ -171,6 +175,8 @@ def _read(page: Path) -> ProcessState:
         most_calls=most_calls,
         channels=_channels(blocks),
         has_all_channels=not hides,
+        page=page,
+        descriptor=descriptor,
     )
 
 
