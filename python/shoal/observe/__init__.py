@@ -2,5 +2,15 @@
 
 from shoal.observe.causes import Cause, find_causes
 from shoal.observe.jobs import JobProcesses, read_jobs
+from shoal.observe.sentences import Finding, age, diagnose, hang_limit
 
-__all__ = ["Cause", "JobProcesses", "find_causes", "read_jobs"]
+__all__ = [
+    "Cause",
+    "Finding",
+    "JobProcesses",
+    "age",
+    "diagnose",
+    "find_causes",
+    "hang_limit",
+    "read_jobs",
+]
