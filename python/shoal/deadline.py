@@ -29,6 +29,8 @@ __all__ = [
 
 _FALLBACK_S = 10_800.0
 _SHOWN_AFTER_S = 0.1
+_PEERS_EVERY_S = 1.0
+"""Seconds between two looks at the peers of an asynchronous operation."""
 _FIRST_LOGS_S = (10.0, 60.0)
 _THEN_EVERY_S = 600.0
 
@@ -166,7 +168,9 @@ class LongWait:
         on: What the operation is on; by default the line, without the name of this process.
         peers: Returns the addresses of the processes that it waits for now.
         channel: The name of the channel that the operation is on, if any.
-        is_work: Whether an asynchronous operation is waited for, which has its own deadline.
+        ends_in: Returns the seconds until what it waits for ends by itself.
+        is_work: Whether an asynchronous operation is waited for, which has its own deadline; its
+            peers may change while no code calls `tick`.
 
     Attributes:
         deadline: The deadline of the wait.
@@ -183,6 +187,7 @@ class LongWait:
         on: str | None = None,
         peers: Callable[[], Sequence[str]] = tuple,
         channel: str = "",
+        ends_in: Callable[[], float] = lambda: math.inf,
         is_work: bool = False,
     ) -> None:
         self._describe = describe
@@ -192,6 +197,7 @@ class LongWait:
         self._on = on
         self._peers = peers
         self._channel = channel
+        self._ends_in = ends_in
         self._start = time.monotonic() - waited
         self._logged = 0
         self._is_shown = not operation
@@ -216,8 +222,21 @@ class LongWait:
 
     def shown_in_loop(self) -> Self:
         """Let the event loop show the wait in time, where no code calls `tick`."""
-        self._timer = asyncio.get_running_loop().call_later(_SHOWN_AFTER_S, self.show)
+        self._show_again_in(_SHOWN_AFTER_S)
         return self
+
+    def _show_again_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._show_again)
+
+    def _show_again(self) -> None:
+        self._refresh() if self._is_shown else self.show()
+        self._show_again_in(_PEERS_EVERY_S)
+
+    def _refresh(self) -> None:
+        """Show the peers of now."""
+        if self._entry is not None and tuple(self._peers()) != self._peers_shown:
+            self.hide()
+            self.show()
 
     @property
     def next_at(self) -> float:
@@ -232,6 +251,8 @@ class LongWait:
         # Not again if no code called `tick` at that time.
         due = _SHOWN_AFTER_S if not self._is_shown and elapsed < _SHOWN_AFTER_S else self.next_at
         due -= elapsed
+        if self.is_work and self._is_shown:
+            due = min(due, _PEERS_EVERY_S)
         if _observer is not None:
             due = min(due, _observer.interval)
         return max(0.0, min(due, at_most, self.deadline.remaining))
@@ -247,9 +268,8 @@ class LongWait:
         elapsed = time.monotonic() - self._start
         if not self._is_shown and elapsed >= _SHOWN_AFTER_S / 2:  # the first tick may come early
             self.show()
-        elif self._entry is not None and tuple(self._peers()) != self._peers_shown:
-            self.hide()
-            self.show()
+        else:
+            self._refresh()
         if elapsed < self.next_at:
             return
         while elapsed >= self.next_at:
@@ -276,7 +296,8 @@ class LongWait:
         self._peers_shown = tuple(self._peers())
         self._entry = begin_wait(
             self._operation, on, self._peers_shown, self._start,
-            channel=self._channel, until=time.monotonic() + self.deadline.remaining,
+            channel=self._channel,
+            until=time.monotonic() + min(self.deadline.remaining, self._ends_in()),
         )  # fmt: skip
 
     def hide(self) -> None:

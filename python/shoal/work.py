@@ -56,9 +56,13 @@ class AsyncWork:
 
     Attributes:
         operation: What a wait for it is called on the state page.
+        peers: The addresses of the processes that it waits for; those that are known.
+        deadline: When it ends by itself; None if that is not known, or never.
     """
 
     operation = "wait"
+    peers: Sequence[str] = ()
+    deadline: Deadline | None = None
 
     def __init__(
         self,
@@ -127,9 +131,19 @@ class AsyncWork:
             lambda: f"{describe_self()}: waits for {self.what}",
             deadline,
             operation=self.operation,
-            on=self.what,
+            on="" if self.operation in ("send", "recv", "broadcast") else self.what,
+            peers=self.awaited,
+            ends_in=self.remaining,
             is_work=True,
         )
+
+    def awaited(self) -> Sequence[str]:
+        """Return the addresses of the processes that it waits for now; those that are known."""
+        return self.peers
+
+    def remaining(self) -> float:
+        """Return the seconds until it ends by itself; infinite if that is not known, or never."""
+        return math.inf if self.deadline is None else self.deadline.remaining
 
     def abandon(self) -> None:
         """Cancel the operation; if it has already ended, give back the messages that it took."""
@@ -217,6 +231,11 @@ class AsyncFuncWork(AsyncWork):
         # Keeps the previous work until the function has run, as the function may fetch its result.
         self.previous: AsyncWork | None = None
 
+    def awaited(self) -> Sequence[str]:
+        """Return the processes that the work before it waits for."""
+        previous = self.previous
+        return () if previous is None or previous.done() else previous.awaited()
+
     @property
     def time(self) -> float:
         """Seconds that the function reported with `add_perf_time`, else its run time."""
@@ -275,6 +294,16 @@ class AsyncCollWork(AsyncWork):
         for work in self._works:
             work.seen = True
             work.future.add_done_callback(self._one_done)
+
+    def awaited(self) -> Sequence[str]:
+        """Return the processes that the works wait for."""
+        return [
+            *dict.fromkeys(p for work in self._works if not work.done() for p in work.awaited())
+        ]
+
+    def remaining(self) -> float:
+        """Return the seconds until one of them ends by itself."""
+        return min(work.remaining() for work in self._works)
 
     def __add__(self, other: "AsyncCollWork") -> "AsyncCollWork":
         """Combine with other works."""

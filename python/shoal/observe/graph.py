@@ -17,6 +17,9 @@ __all__ = ["DRIVER", "WaitGraph"]
 DRIVER = "driver"
 """The address of every driver."""
 
+_SENDING = "sending"
+"""What the wait of a member is on that waits until others have taken its broadcast."""
+
 _BEGUN_S = 1.0
 """Seconds within which a call begins after its caller began to wait for it."""
 
@@ -179,13 +182,13 @@ def _works(state: ProcessState) -> bool:
 
 def _is_service(state: ProcessState) -> bool:
     """Whether a process only answers: a manager, or the actor of a channel."""
-    return state.most_calls == 0 and not state.rank_path and state.address != DRIVER
+    return state.most_calls == 0 and state.address != DRIVER
 
 
 def _sends(wait: Activity) -> bool:
-    return wait.operation == "send" or (wait.operation == "broadcast" and bool(wait.on))
+    return wait.operation == "send" or (wait.operation == "broadcast" and wait.on == _SENDING)
 
 
 def _receives(wait: Activity, name: str) -> bool:
-    is_receive = wait.operation == "recv" or (wait.operation == "broadcast" and not wait.on)
+    is_receive = wait.operation == "recv" or (wait.operation == "broadcast" and wait.on != _SENDING)
     return is_receive and name in wait.peers
