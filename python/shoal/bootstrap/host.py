@@ -31,9 +31,9 @@ from shoal.bootstrap.output import announce_output
 from shoal.bootstrap.preload import preload_torch
 from shoal.bootstrap.variables import set_variables
 from shoal.context import set_context
-from shoal.deadline import annotate_waits
 from shoal.errors import GeneratorMethodError, LaunchError
 from shoal.pickling import dumps, loads
+from shoal.remarks import annotate_waits
 from shoal.state import accept_calls, calling
 
 __all__ = [
@@ -337,7 +337,7 @@ _in_loop: dict[int, tuple[AsyncWorkerHost, str]] = {}
 """By thread: the method that runs in the event loop of a worker, while it is not suspended."""
 
 
-def _stopped_loop() -> str:
+def _stopped_loop(_: Any) -> str:
     host, name = _in_loop.get(threading.get_ident(), (None, ""))
     return "" if host is None else host._shoal_stopped_by(name)  # noqa: SLF001  (its own module)
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import typer
 
-from shoal.observe import diagnose, hang_limit, read_jobs
+from shoal.deadline import hang_limit
+from shoal.observe import diagnose, read_jobs
 
 __all__ = ["examine"]
 

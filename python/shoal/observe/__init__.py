@@ -2,7 +2,7 @@
 
 from shoal.observe.causes import Cause, find_causes
 from shoal.observe.jobs import JobProcesses, read_jobs
-from shoal.observe.sentences import Finding, age, diagnose, hang_limit
+from shoal.observe.sentences import Finding, age, diagnose
 
 __all__ = [
     "Cause",
@@ -11,6 +11,5 @@ __all__ = [
     "age",
     "diagnose",
     "find_causes",
-    "hang_limit",
     "read_jobs",
 ]

@@ -4,13 +4,11 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shoal.context import env_var
-from shoal.errors import ShoalValueError
 from shoal.observe.causes import Cause, find_causes
 from shoal.observe.graph import DRIVER
 from shoal.state import Activity, ProcessState
 
-__all__ = ["Finding", "age", "describe_culprit", "diagnose", "hang_limit"]
+__all__ = ["Finding", "age", "describe_culprit", "diagnose"]
 
 _SHOWN_S = 1.0
 """Waits of fewer seconds are left out: a job is full of them."""
@@ -38,22 +36,6 @@ class Finding:
     cause: Cause
     sentence: str
     is_wrong: bool
-
-
-def hang_limit() -> float:
-    """Return the seconds after which a wait is wrong, whatever it waits for: `SHOAL_HANG`.
-
-    Raises:
-        ShoalValueError: Its value is not a positive number.
-    """
-    text, name = env_var("HANG")
-    try:
-        limit = float(text or "300")
-    except ValueError:
-        limit = math.nan
-    if not limit > 0:
-        raise ShoalValueError(f"{name}={text!r}: expected a positive number of seconds")
-    return limit
 
 
 def diagnose(
@@ -94,9 +76,14 @@ def describe_culprit(causes: Iterable[Cause], address: str, now: float) -> str:
                 return f"in a circle: {_circle(cause, now)}"
         elif cause.kind == "unused":
             return f"no process that {_verb_of_others(_first(cause)[1])} is left"
-        elif cause.kind != "waiting":
+        elif cause.kind != "waiting" and not _is_manager(cause):
             return f"{_names(cause.addresses)} {_does(cause, now)}"
     return ""
+
+
+def _is_manager(cause: Cause) -> bool:
+    """Whether it is a process without a page that is no worker: most managers have none."""
+    return cause.kind == "elsewhere" and ":" not in cause.addresses[0]
 
 
 def age(seconds: float) -> str:
