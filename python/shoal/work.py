@@ -20,6 +20,7 @@ from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, ShoalValueError
 from shoal.futures import ends_in_time, fail, fulfil
 from shoal.loop import soon
+from shoal.state import begin_wait
 
 __all__ = [
     "AsyncChannelWork",
@@ -183,6 +184,10 @@ class AsyncWork:
         last.seen = True
         following = AsyncFuncWork(func, *args, **kwargs)
         last.following, following.previous = following, last
+        # Shown until it has run: what this process waits for elsewhere does not hold it.
+        entry = begin_wait("then", following.what)
+        if entry is not None:
+            following.future.add_done_callback(lambda _: entry.end())
         last.future.add_done_callback(following.start_after)
         return following
 

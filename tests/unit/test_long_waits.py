@@ -30,9 +30,11 @@ def recv(seconds, peer):
     return Activity("wait", "recv", "", (peer,), 1, time.monotonic() - seconds, 7)
 
 
-def state(address, *activities, status="running", gets=""):
+def state(address, *activities, status="running", gets="", most=1):
     channels = (ChannelUse(gets, "", puts=False, gets=True),) if gets else ()
-    return ProcessState(address, hash(address), 1, 0, 0, status, activities, 0, channels=channels)
+    return ProcessState(
+        address, hash(address), 1, 0, 0, status, activities, 0, most_calls=most, channels=channels
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +85,14 @@ def test_a_log_line_says_what_the_awaited_process_does(caplog, others):
     )
     assert remark() == (
         "; in a circle: actor:0 waits 60 s in `recv` for b:0; b:0 waits 61 s in `recv` for actor:0"
+    )
+
+
+def test_a_log_line_names_waits_for_each_other_that_another_process_may_end(caplog, others):
+    workers = [state(f"a:{n}", call("f", 70, recv(60, f"a:{1 - n}")), most=9) for n in range(2)]
+    others(state("driver"), *workers)
+    assert remark_on(caplog, peers=lambda: ["a:0"]) == (
+        "; a:0 waits 60 s in `recv` for a:1; a:1 waits 60 s in `recv` for a:0"
     )
 
 

@@ -214,6 +214,24 @@ def test_gathered_and_chained_works_name_the_peers_of_those_that_go_on():
     assert chained.awaited() == ()
 
 
+def test_a_chained_function_is_shown_until_it_has_run():
+    first, runs, ends = work_for("env:0"), threading.Event(), threading.Event()
+
+    def function():
+        runs.set()
+        ends.wait()
+
+    with calling("step"):
+        chained = first.then(function)
+        assert now_shown() == [("step", ["then"])]
+    first.future.set_result(None)
+    runs.wait()
+    assert now_shown() == ["then"]
+    ends.set()
+    chained.wait()
+    until(lambda: now_shown() == [])
+
+
 def test_peers_that_become_known_during_a_wait_are_shown(monkeypatch):
     monkeypatch.setattr("shoal.deadline._PEERS_EVERY_S", 0.01)
 

@@ -76,6 +76,9 @@ def describe_culprit(causes: Iterable[Cause], address: str, now: float) -> str:
                 return f"in a circle: {_circle(cause, now)}"
         elif cause.kind == "unused":
             return f"no process that {_verb_of_others(_first(cause)[1])} is left"
+        elif _is_round(cause):
+            if _youngest(cause, now) >= _CIRCLE_S:
+                return _circle(cause, now)
         elif cause.kind != "waiting" and not _is_manager(cause):
             return f"{_names(cause.addresses)} {_does(cause, now)}"
     return ""
@@ -92,7 +95,7 @@ def age(seconds: float) -> str:
         if seconds >= least:
             return f"{seconds / unit:.0f} {name}"
     seconds = max(0.0, seconds)
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004  (two digits)
+    return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"  # noqa: PLR2004  (two digits)
 
 
 def _is_shown(cause: Cause, now: float, limit: float) -> bool:
