@@ -106,6 +106,15 @@ def test_it_says_why_a_process_does_not_answer(doctor, culprit, text, code):
     assert doctor(state("driver"), waiting, culprit) == ([line], code)
 
 
+def test_it_names_ranks_that_do_the_same_together(doctor):
+    ranks = [state(f"a:{n}", call("train", 60 + n), status="dead") for n in range(2)]
+    driver = state("driver", wait("wait", 70, "a:0", "a:1", on="a.train"))
+    text = "- driver waits for a:1 and a:0, which {}. driver waits 70 s for a.train."
+    assert doctor(driver, *ranks)[0] == [text.format("are dead; they died in `train`")]
+    ranks = [state(f"a:{n}", call("train", 60 + n)) for n in range(2)]
+    assert doctor(driver, *ranks)[0] == [text.format("have been in `train` for up to 61 s")]
+
+
 @pytest.mark.parametrize(
     ("users", "text", "code"),
     [

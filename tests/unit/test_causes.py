@@ -82,6 +82,14 @@ def test_a_process_that_died_in_a_call_or_is_stopped_is_a_cause_though_nobody_wa
     ]
 
 
+def test_ranks_that_are_in_one_call_are_one_cause():
+    ranks = [state(f"a:{n}", call("train", 9.0 - n)) for n in range(3)]
+    waits = wait("wait", 3.0, "a:0", "a:1", "a:2", "b:0", on="a.train")
+    (train, load) = find_causes([state("driver", waits), *ranks, state("b:0", call("load", 1.0))])
+    assert (train.addresses, train.activity.since) == (("a:2", "a:1", "a:0"), 7.0)
+    assert load.addresses == ("b:0",)
+
+
 def test_a_circle_is_named_in_its_order_with_those_that_wait_for_it():
     assert found(
         waits_for("a:0", "b:0"),

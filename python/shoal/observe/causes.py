@@ -8,7 +8,7 @@ each waits for the next one are a circle. `WaitGraph` says which can go on.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from shoal.observe.graph import DRIVER, WaitGraph
 from shoal.state import Activity, ProcessState
@@ -35,7 +35,8 @@ class Cause:
         kind: A circle of processes; or what the processes do: they are dead, stopped, without a page
             here (`elsewhere`), in no call (`idle`), or work. A channel whose other side no process
             uses is `unused`. Processes are `waiting` if nothing is seen that ends their waits.
-        addresses: The process; several that use one channel, the longest call first; of a circle,
+        addresses: The process; several that use one channel, or are waited for by the same ones and
+            in the same call, the longest call first; of a circle,
             the processes in the order in which they wait for each other, also if they are `waiting`
             and may go on; none if the channel is `unused`, or only the waits are known.
         activity: The oldest call of the first process, or of a circle the oldest wait; None if there
@@ -146,12 +147,29 @@ def _ends(graph: WaitGraph) -> list[Cause]:
         if is_lost and name not in covered:
             named[_End(_kind(graph, name), (name,))] = {}
     causes = []
-    for end, found in named.items():
+    for end, found in _joined(graph, named):
         waits = dict(sorted(found.items(), key=lambda item: item[1].since))
         oldest = _oldest_call(graph, end.addresses[0]) if end.addresses else None
         others = _behind(graph, end.addresses, waits)
         causes.append(Cause(end.kind, end.addresses, oldest, waits, others, graph.is_whole))
     return causes
+
+
+def _joined(
+    graph: WaitGraph, named: Mapping[_End, dict[str, Activity]]
+) -> Iterator[tuple[_End, dict[str, Activity]]]:
+    """Join the processes that do the same, and for which the same ones wait: ranks of a call."""
+    alike: dict[tuple[Any, ...], list[_End]] = {}
+    for end, found in named.items():
+        call = _oldest_call(graph, end.addresses[0]) if end.addresses else None
+        is_on_channel = any(wait.channel for wait in found.values())
+        operation = None if call is None else call.operation
+        key = end if is_on_channel else (end.kind, operation, *sorted(found))
+        alike.setdefault(key, []).append(end)
+    for ends in alike.values():
+        addresses = [address for end in ends for address in end.addresses]
+        addresses.sort(key=lambda name: _began(_oldest_call(graph, name)))
+        yield ends[0]._replace(addresses=tuple(addresses)), named[ends[0]]
 
 
 def _ends_of(graph: WaitGraph, name: str, wait: Activity) -> list[_End]:

@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shoal.observe.causes import Cause, find_causes
-from shoal.observe.graph import DRIVER
 from shoal.state import Activity, ProcessState
 
 __all__ = ["Finding", "age", "describe_culprit", "diagnose"]
@@ -139,7 +138,7 @@ def _sentence(cause: Cause, now: float) -> str:
         return f"{_waits(name, wait, now)}{rest}."
     if wait.channel:
         return f"{_on_channel(name, wait, cause, now)}{rest}."
-    lead = f"{name} waits for {cause.addresses[0]}, which {_does(cause, now)}"
+    lead = f"{name} waits for {_names(cause.addresses)}, which {_does(cause, now)}"
     return f"{lead}{rest}. {name} waits {age(now - wait.since)} {_what(wait)}."
 
 
@@ -154,8 +153,9 @@ def _on_channel(name: str, wait: Activity, cause: Cause, now: float) -> str:
     if one:
         return f"{begin}, {users}; it {_does(cause, now)}"
     if cause.kind == "working":
-        return f"{begin}, {users}; {cause.addresses[0]} {_does(cause, now)}"
-    return f"{begin}, {users}; they {_does(cause, now).replace('is ', 'are ', 1)}"
+        longest = replace(cause, addresses=cause.addresses[:1])
+        return f"{begin}, {users}; {longest.addresses[0]} {_does(longest, now)}"
+    return f"{begin}, {users}; they {_does(cause, now)}"
 
 
 def _verb_of_others(wait: Activity) -> str:
@@ -205,20 +205,23 @@ def _circle(cause: Cause, now: float) -> str:
 
 
 def _does(cause: Cause, now: float) -> str:
-    """Say what the process does that others wait for."""
-    activity = cause.activity
+    """Say what the processes do that others wait for."""
+    activity, one = cause.activity, len(cause.addresses) == 1
     call = "" if activity is None else f"`{activity.operation}`"
+    be, have = ("is", "has") if one else ("are", "have")
     if cause.kind == "dead":
-        return f"is dead; it died in {call}" if call else "is dead"
+        return f"{be} dead" + (f"; {'it' if one else 'they'} died in {call}" if call else "")
     if cause.kind == "stopped":
-        return f"is stopped, in {call}" if call else "is stopped"
+        return f"{be} stopped" + (f", in {call}" if call else "")
     if cause.kind == "elsewhere":
-        return "has no state page here: it is on another node, has not begun, or has ended"
+        where = f"{be} on another node, {have} not begun, or {have} ended"
+        return f"{have} no state page here: {'it' if one else 'they'} {where}"
     if cause.kind == "idle":
-        return "is in no call"
+        return f"{be} in no call"
     if activity is not None:
-        return f"has been in {call} for {age(now - activity.since)}"
-    return "is in code of its own" if cause.addresses[0].startswith(DRIVER) else "works"
+        most = "" if one else "up to "
+        return f"{have} been in {call} for {most}{age(now - activity.since)}"
+    return f"{be} in code of {'its' if one else 'their'} own"
 
 
 def _likewise(waits: Mapping[str, Activity]) -> str:
