@@ -108,7 +108,7 @@ def test_a_get_that_is_cancelled_while_its_item_is_rebuilt_gives_it_back(actors,
 
 def test_an_item_that_arrives_for_a_dropped_work_returns_to_its_queue(channel):
     future, back = concurrent.futures.Future(), []
-    work = channel.wait.work_of(future, "get from", channel.settings.ChannelSettings("c"), "k")
+    work = channel.wait.work_of(future, "get from", channel.settings.ChannelSettings("c"), "k", Deadline(60))
     with held_up():  # the drop is noted, but nothing was cancelled yet
         del work
         future.set_result(channel.protocol.Taken("a", give_back=lambda: back.append("a")))
@@ -148,7 +148,7 @@ def get(channel):
 
     def start(queues):
         future = queues.start_take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
-        return work_of(future, "get from", settings, "k")
+        return work_of(future, "get from", settings, "k", Deadline(60))
 
     return start
 

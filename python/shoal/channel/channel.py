@@ -243,7 +243,7 @@ class Channel(ChannelBase):
                 queues.put(key, item, weight, deadline)
                 return None
             future = started(queues.start_put, key, item, weight, deadline)
-        return work_of(future, "put to", self._settings, key)
+        return work_of(future, "put to", self._settings, key, deadline)
 
     def _put_nowait_slowly(self, item: Any, weight: Any, key: Any, queue_name: Any) -> None:
         """Complete a `put_nowait` that the core could not complete."""
@@ -469,7 +469,7 @@ class Channel(ChannelBase):
             if not async_op:
                 return queues.take(key, want, deadline)
             future = started(queues.start_take, key, want, deadline)
-        return work_of(future, "get from", self._settings, key)
+        return work_of(future, "get from", self._settings, key, deadline)
 
     # Looking; `queue_name` is the older name of `key`.
 

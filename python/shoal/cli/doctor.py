@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from shoal.cli.jobs_folder import JobsFolder
+from shoal.context import memory_folder
 from shoal.errors import ShoalValueError
 
 __all__ = ["doctor_command"]
@@ -32,8 +33,8 @@ def doctor_command(
 ) -> None:
     """Say which processes of your jobs on this node the others wait for, and which wait in a circle.
 
-    The exit code is 1 if something is wrong: a circle, a process that is dead or stopped, or a wait of
-    more than SHOAL_HANG seconds (300).
+    The exit code is 1 if something is wrong: a circle, a process that is dead or stopped, a job in
+    which no process can go on, or a wait of more than SHOAL_HANG seconds (300); or if there is no job.
     """
     # Imported only now, so that help and usage errors are fast.
     examine = importlib.import_module("shoal.cli.show_doctor").examine
@@ -50,5 +51,8 @@ def doctor_command(
     except ShoalValueError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
-    if is_wrong:
+    if is_wrong is None:
+        where = folder or memory_folder()
+        typer.echo(f"no job of this user shows its state on this node (in {where})", err=True)
+    if is_wrong is not False:
         raise typer.Exit(1)

@@ -11,10 +11,10 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 from rich.cells import cell_len
 from rich.text import Text
 
-from shoal.cli.show_doctor import _is_shown, _sentence
 from shoal.cli.show_status import by_address, folded
 from shoal.cli.text import age, name_of, ranges, shown
-from shoal.observe import find_causes
+from shoal.deadline import hang_limit
+from shoal.observe import diagnose
 from shoal.observe.causes import Kind
 from shoal.state import Activity, ProcessState
 
@@ -143,14 +143,14 @@ def look_at(jobs: Mapping[str, Iterable[ProcessState]], before: Look | None, now
     found = {job: states for job, states in found.items() if states}
     earlier = {} if before is None else before.jobs
     causes = [
-        (get_args(Kind).index(cause.kind), f"{job}: " if len(found) > 1 else "", cause)
+        (get_args(Kind).index(one.cause.kind), one.cause.since, job if len(found) > 1 else "", one)
         for job, states in found.items()
         if job in earlier
-        for cause in find_causes(states, earlier[job])
-        if _is_shown(cause, now)
+        for one in diagnose(states, now, hang_limit(), earlier[job])
     ]
-    causes.sort(key=lambda one: (one[0], one[2].since))
-    return Look(found, [job + _sentence(cause, now) for _, job, cause in causes], now)
+    causes.sort(key=lambda one: one[:2])
+    sentences = [f"{job}: {one.sentence}" if job else one.sentence for *_, job, one in causes]
+    return Look(found, sentences, now)
 
 
 def frame(look: Look, size: tuple[int, int], view: View, where: Path) -> tuple[list[Text], View]:

@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from shoal.observe import age
 from shoal.planner import Plan
 from shoal.planner.diff import diff_headline, diff_sections
 from shoal.planner.report import Section, headline, sections, shown_warnings, summary
@@ -25,15 +26,6 @@ __all__ = ["age", "console", "name_of", "print_diff", "print_plan", "print_secti
 _PLAIN_WIDTH = 120
 # Below this number of columns the tables of a typical job do not fit.
 _NARROW = 72
-
-
-def age(seconds: float) -> str:
-    """Write a time in its unit: `0.2 s`, `63 s`, `2 min`, `3 h`."""
-    for least, unit, name in ((7200.0, 3600.0, "h"), (120.0, 60.0, "min")):
-        if seconds >= least:
-            return f"{seconds / unit:.0f} {name}"
-    seconds = max(0.0, seconds)
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004  (two digits)
 
 
 def name_of(same: Sequence[ProcessState]) -> str:

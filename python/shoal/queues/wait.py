@@ -171,7 +171,11 @@ def started(start: Callable[..., "concurrent.futures.Future[Any]"], *args: Any) 
 
 
 def work_of(
-    future: "concurrent.futures.Future[Any]", what: str, settings: ChannelSettings, key: Hashable
+    future: "concurrent.futures.Future[Any]",
+    what: str,
+    settings: ChannelSettings,
+    key: Hashable,
+    deadline: Deadline,
 ) -> AsyncChannelWork:
     """Create the work of a put or of a get.
 
@@ -180,9 +184,11 @@ def work_of(
         what: The operation in messages: `put to` or `get from`.
         settings: The channel.
         key: The queue.
+        deadline: The deadline of the operation.
     """
     work = _work_of(future, f"{what} {settings.shown(key)}", takes=what == "get from")
     work.channel = settings.page_name
+    work.deadline = deadline
     return work
 
 

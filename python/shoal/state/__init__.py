@@ -4,12 +4,13 @@ A process writes its calls and waits into a small file in shared memory, by plai
 can read them without the help of that process: also while it is stopped, and after it was killed.
 """
 
-from shoal.state.folders import find_jobs, remove_dead
+from shoal.state.folders import claim_report, find_jobs, remove_dead
 from shoal.state.own_page import (
     accept_calls,
     begin_wait,
     calling,
     hide_process,
+    job_folder,
     remove_pages,
     show_process,
     use_channel,
@@ -25,8 +26,10 @@ __all__ = [
     "accept_calls",
     "begin_wait",
     "calling",
+    "claim_report",
     "find_jobs",
     "hide_process",
+    "job_folder",
     "read_pages",
     "remove_dead",
     "remove_pages",

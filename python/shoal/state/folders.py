@@ -22,6 +22,7 @@ from shoal.state.stacks import companions
 
 __all__ = [
     "Status",
+    "claim_report",
     "find_jobs",
     "identity_of",
     "make_page",
@@ -34,6 +35,8 @@ Status = Literal["running", "stopped", "dead", "unknown"]
 
 _NAME = re.compile(r"([0-9]+)-([0-9]+)-([0-9a-f]{8})")
 _ATTEMPTS = 5
+_REPORTED = "reported"
+"""The file of a job that says that a hang was reported."""
 
 
 def make_page(job: str) -> Page:
@@ -109,7 +112,22 @@ def remove_files(folder: Path, pages: Iterable[Path]) -> None:
             with contextlib.suppress(OSError):
                 file.unlink()
     with contextlib.suppress(OSError):
+        if [file.name for file in folder.iterdir()] == [_REPORTED]:
+            (folder / _REPORTED).unlink()
         folder.rmdir()
+
+
+def claim_report(folder: Path) -> bool:
+    """Return True to the one process of a job that shall report a hang.
+
+    Args:
+        folder: The folder of the job's pages.
+    """
+    try:
+        os.close(os.open(folder / _REPORTED, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError:
+        return False
+    return True
 
 
 def find_jobs(parent: Path | None = None) -> dict[str, Path]:

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from shoal.context import env_value
@@ -20,6 +21,7 @@ __all__ = [
     "begin_wait",
     "calling",
     "hide_process",
+    "job_folder",
     "remove_pages",
     "show_process",
     "use_channel",
@@ -142,6 +144,11 @@ def show_process(job: str, address: str, node_rank: int, num_nodes: int = 0) -> 
         _open_page()
     elif _page is not None:
         _page.describe(_owner)
+
+
+def job_folder() -> Path | None:
+    """Return the folder of the pages of this process's job; None if it has no page."""
+    return None if _page is None else _page.path.parent
 
 
 def hide_process() -> None:
