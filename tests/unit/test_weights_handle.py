@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import dataclasses
 import pickle
 import sys
 import threading
@@ -18,6 +19,7 @@ from shoal.errors import (
 )
 from shoal.testing import local_cluster
 from shoal.weights import Version
+from shoal.weights.control import ControlPage
 from support.processes import DEADLINE_S, in_a_child, until
 
 
@@ -46,6 +48,13 @@ def test_a_name_that_exists_connects_or_is_an_error(weights):
         Weights.create("a:b")
     with pytest.raises(ShoalValueError, match="keep=0: expected an integer"):
         Weights.create("other", keep=0)
+
+
+def test_newest_waits_for_no_node_before_one_publishes(weights, monkeypatch):
+    monkeypatch.setattr("shoal.weights.weights.home_of", lambda _: None)
+    monkeypatch.setattr(ControlPage, "wait_until_followed", lambda *_: pytest.fail("it waits"))
+    several = dataclasses.replace(weights._settings, num_actors=2, home=None)
+    assert Weights(several, weights._routes).newest is None
 
 
 @pytest.mark.parametrize("given", [5, (1,), (1, -1), ("1", "2")])

@@ -186,7 +186,10 @@ class Weights:
     @property
     def newest(self) -> Version | None:
         """The newest version; None before the first."""
-        return self._opened().newest()
+        store = self._opened()
+        if store.follows and not store.control.packed and self.node_rank is None:
+            return None  # no node has published one, so there is nothing to hear of
+        return store.newest()
 
     def publish(
         self,
