@@ -11,6 +11,7 @@ from shoal.errors import (
     WeightsClosed,
     WeightsMemoryError,
 )
+from shoal.queues.protocol import ONE
 from shoal.queues.shared import SessionQueues
 from shoal.shm import Session
 from shoal.weights import Version, following
@@ -282,6 +283,21 @@ def test_a_node_that_follows_a_follower_gets_each_version(nodes):
         assert (snapshot.version, snapshot["number"]) == (version, number)
         least = version.packed() + 1
     assert nodes.queues.heads == [Version(1, number) for number in range(1, 10)]
+
+
+def test_a_node_asks_again_once_the_process_that_it_asked_has_died(actors, nodes, monkeypatch):
+    monkeypatch.setattr(following, "_ANSWER_S", 10 * DEADLINE_S)
+    far, _ = nodes.add()
+    source = actors.start().way("lane")
+    nodes.follow(far, source, always=True)
+    actors.way("shm").take(ASKS, ONE, Deadline(DEADLINE_S))  # the process dies with the question
+    server, _ = actors.worker._lane
+    nodes._start(serve, nodes.home, actors.start().way("shm"))
+    source._calls._handle = actors.handle
+    version = nodes.publish({"a": 1})
+    server.stop()
+    until(lambda: far.control.newest == version)
+    actors.worker._session.close_queues()  # no answer comes any more
 
 
 def test_a_version_on_its_way_to_a_follower_is_announced_to_those_that_follow_it(nodes):

@@ -72,6 +72,9 @@ _RETURN_S = 60.0
 _PAUSE_S = 1.0
 """Seconds between two attempts to reach the source."""
 
+_ANSWER = ONE._replace(again=False)
+"""A message of an answer: if the process that was asked has died, the next one knows nothing of it."""
+
 
 class Ask(NamedTuple):
     """A question of a follower: is there a version after one that it has?
@@ -309,7 +312,7 @@ class _Follower:
         """Return the next message of the answer."""
         deadline = Deadline(seconds)
         while True:
-            number, message = self._queues.take(self._key, ONE, deadline)
+            number, message = self._queues.take(self._key, _ANSWER, deadline)
             if number != self._number:
                 continue  # the rest of an earlier answer
             if isinstance(message, Failed):
