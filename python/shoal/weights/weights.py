@@ -32,13 +32,19 @@ from shoal.process import Origin
 from shoal.queues.wait import JOB_HAS_ENDED
 from shoal.reused_threads import run_in_thread
 from shoal.weights.actor import PREFIX, WeightsSettings, WeightsWorker, home_of
+from shoal.weights.arguments import (
+    check_name,
+    checked_delta,
+    checked_dtype,
+    checked_part,
+    checked_version,
+)
 from shoal.weights.layout import StateLayout
-from shoal.weights.part_names import VersionPart
 from shoal.weights.parts import publish_part
 from shoal.weights.snapshot import Snapshot
 from shoal.weights.stats import WeightsStats
 from shoal.weights.store import Store
-from shoal.weights.version import MOST_IN_EPOCH, Version
+from shoal.weights.version import Version
 from shoal.work import AsyncChannelWork, AsyncWork
 
 __all__ = ["Subscription", "Weights"]
@@ -117,7 +123,7 @@ class Weights:
             ShoalValueError: An argument is not valid.
             ShoalTimeoutError: The actor did not start in time.
         """
-        _check_name(name)
+        check_name(name)
         Store.check_bounds(keep, max_bytes)
         nodes = 1 if in_process() is not None else NodeManager.get_proxy().num_nodes()
         here = max(0, current().node_rank)
@@ -166,7 +172,7 @@ class Weights:
         Raises:
             WeightsNotFoundError: There are no weights of this name.
         """
-        _check_name(name)
+        check_name(name)
         try:
             found, routes = connect(PREFIX + name, None if timeout is None else Deadline(timeout))
         except (ChannelNotFoundError, ChannelClosed) as error:
@@ -185,7 +191,12 @@ class Weights:
 
     @property
     def newest(self) -> Version | None:
-        """The newest version; None before the first."""
+        """The newest version that was published, as far as this node knows; None before the first.
+
+        It never goes back. On another node than the publisher's it may be on its way still; `latest`
+        waits for it. If this node does not follow that one yet, this takes until it answers, at most
+        2 s.
+        """
         store = self._opened()
         if store.follows and not store.control.packed and self.node_rank is None:
             return None  # no node has published one, so there is nothing to hear of
@@ -242,9 +253,9 @@ class Weights:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(state, torch.nn.Module):
             state = state.state_dict()
-        delta = _checked_delta(delta)
-        which = _checked_part(part, version, delta)
-        layout = StateLayout(state, _checked_dtype(dtype), is_part=which is not None)
+        delta = checked_delta(delta)
+        which = checked_part(part, version, delta)
+        layout = StateLayout(state, checked_dtype(dtype), is_part=which is not None)
         if store.follows:
             self._claim(store)
         future: Future = concurrent.futures.Future()
@@ -302,7 +313,7 @@ class Weights:
         """
         if newer_than is None:
             return self._newest(1, "a version", timeout, async_op=async_op)
-        after = _version(newer_than, "newer_than")
+        after = checked_version(newer_than, "newer_than")
         wanted = f"a version after {after}"
         return self._newest(after.packed() + 1, wanted, timeout, async_op=async_op)
 
@@ -329,7 +340,7 @@ class Weights:
             ShoalTimeoutError: There was no such version in time.
             WeightsClosed: The weights were closed, or their job has ended.
         """
-        least = _version(version, "version")
+        least = checked_version(version, "version")
         wanted = f"version {least} or a later one"
         return self._newest(least.packed(), wanted, timeout, async_op=async_op)
 
@@ -492,7 +503,7 @@ class Subscription:
     def __init__(self, weights: Weights, newer_than: Any, timeout: float | None) -> None:
         self.version: Version | None = None
         if newer_than is not None:
-            self.version = _version(newer_than, "newer_than")
+            self.version = checked_version(newer_than, "newer_than")
         self._weights = weights
         self._timeout = timeout
 
@@ -522,65 +533,6 @@ class Subscription:
 
 def _restore(cls: type[Weights], settings: WeightsSettings, namespace: str) -> Weights:
     return cls(settings, routes_of(settings, namespace))
-
-
-def _check_name(name: Any) -> None:
-    if type(name) is not str or not name or ":" in name:
-        raise ShoalValueError(
-            f"weights name {name!r}: expected a text that is not empty and has no ':'"
-        )
-
-
-def _version(given: Any, argument: str) -> Version:
-    try:
-        version = Version(*given)
-    except TypeError:
-        version = Version(-1, -1)
-    if not all(type(part) is int and part >= 0 for part in version):
-        raise ShoalValueError(
-            f"{argument}={given!r}: expected a version, such as snapshot.version, or None"
-        )
-    return version
-
-
-def _checked_delta(delta: Any) -> bool | str | Version:
-    if isinstance(delta, tuple):
-        return _version(delta, "delta")
-    if delta is True or delta is False or delta == "counters":
-        return bool(delta) if isinstance(delta, bool) else "counters"
-    raise ShoalValueError(
-        f"publish: delta={delta!r}: expected True, False, 'counters', or the version to build on"
-    )
-
-
-def _checked_part(part: Any, version: Any, delta: Any) -> VersionPart | None:
-    if part is None:
-        return None
-    if (
-        not isinstance(part, tuple)
-        or [type(number) for number in part] != [int, int]
-        or not 0 <= part[0] < part[1]
-    ):
-        raise ShoalValueError(f"publish: part={part!r}: expected (rank, number of parts)")
-    if type(version) is not int or not 0 <= version <= MOST_IN_EPOCH:
-        raise ShoalValueError(
-            f"publish: part={part!r}, version={version!r}: expected the number of the version, which "
-            "all parts have to give"
-        )
-    if delta is not False:
-        raise ShoalValueError("publish: delta= and part= cannot be used together")
-    return VersionPart(version, *part)
-
-
-def _checked_dtype(dtype: Any) -> Any:
-    torch = sys.modules.get("torch")
-    if dtype is None or (
-        torch is not None and isinstance(dtype, torch.dtype) and dtype.is_floating_point
-    ):
-        return dtype
-    raise ShoalValueError(
-        f"publish: dtype={dtype!r}: expected a floating-point dtype of torch, or None"
-    )
 
 
 def _checked(settings: Any, name: str) -> WeightsSettings:
