@@ -205,6 +205,7 @@ def test_a_version_that_was_announced_and_cannot_come_keeps_nobody(nodes, monkey
     monkeypatch.setattr(following, "receive", refuse)
     nodes.publish({"a": 2})
     until(lambda: nodes.read()["a"] == 1 and refused)
+    assert nodes.away.newest() == Version(1, 2)  # it does not go back
     monkeypatch.setattr(following, "receive", real)
     until(lambda: nodes.read()["a"] == 2)
 

@@ -179,13 +179,16 @@ class VersionFolder:
                 )
 
     def newest(self) -> Version | None:
-        """Return the newest version, also one that is on its way to this node; None for none."""
+        """Return the newest version that this node has heard of; None for none.
+
+        It may be on its way to this node, and does not come if its publisher's memory is lost.
+        """
         control = self.control
         if not self.follows:
             return control.newest
         control.want()
         control.wait_until_followed(_FOLLOWED_S, self.check_job)
-        return Version.unpacked(max(control.packed, control.announced))
+        return Version.unpacked(control.known)
 
     def _opened(self, packed: int) -> Snapshot | None:
         """Open a version; None if it was retired meanwhile."""

@@ -83,7 +83,7 @@ class Ask(NamedTuple):
         to: The key of the answers.
         number: Counts the questions, so that the rest of an old answer is not taken for a new one.
         after: The version, as `Version.packed` returns it; 0 for any.
-        seen: The newest version that this node, or one that follows it, has had.
+        seen: The newest version that this node, or one that follows it, has heard of.
         held: The digests of blocks that need not be sent.
         seconds: How long the source may wait for one.
     """
@@ -262,7 +262,7 @@ class _Follower:
         store, control = self._store, self._store.control
         self._number += 1
         held = frozenset() if self._whole else frozenset(digests_held(store))
-        seen = max(control.packed, control.seen)
+        seen = max(control.known, control.seen)
         ask = Ask(self._key, self._number, control.packed, seen, held, seconds)
         self._queues.put(ASKS, ask, 0, Deadline(_ANSWER_S))
         first = self._next(seconds + _ANSWER_S)
@@ -270,13 +270,12 @@ class _Follower:
             control.announce(first.packed)
             first = self._next(_ANSWER_S)
         self._whole = False
-        control.is_following = True
+        # Otherwise what was on its way has not come.
+        control.announce(first.version.packed() if isinstance(first, Head) else control.packed)
+        control.is_following = True  # whoever waits for this knows the version by now
         if isinstance(first, Closed):
             store.close(first.reason)
-        if not isinstance(first, Head):
-            control.announce(control.packed)  # what was on its way has not come
-        else:
-            control.announce(first.version.packed())
+        if isinstance(first, Head):
             try:
                 with contextlib.closing(self._all(first)) as messages:
                     receive(store, messages)
