@@ -5,7 +5,7 @@ import contextlib
 import secrets
 import sys
 import threading
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 import ray
 
@@ -44,10 +44,11 @@ from shoal.weights.parts import publish_part
 from shoal.weights.snapshot import Snapshot
 from shoal.weights.stats import WeightsStats
 from shoal.weights.store import Store
+from shoal.weights.subscription import Subscription
 from shoal.weights.version import Version
 from shoal.work import AsyncChannelWork, AsyncWork
 
-__all__ = ["Subscription", "Weights"]
+__all__ = ["Weights"]
 
 Future = concurrent.futures.Future[Any]
 
@@ -202,6 +203,27 @@ class Weights:
             return None  # no node has published one, so there is nothing to hear of
         return store.newest()
 
+    @overload
+    def publish(
+        self, state: Any, version: int | None = None, timeout: float | None = None, *,
+        dtype: Any = None, delta: bool | str | Version = False, checksum: bool = True,
+        part: tuple[int, int] | None = None, async_op: Literal[False] = False,
+    ) -> Version: ...  # fmt: skip
+
+    @overload
+    def publish(
+        self, state: Any, version: int | None = None, timeout: float | None = None, *,
+        dtype: Any = None, delta: bool | str | Version = False, checksum: bool = True,
+        part: tuple[int, int] | None = None, async_op: Literal[True],
+    ) -> AsyncWork: ...  # fmt: skip
+
+    @overload
+    def publish(
+        self, state: Any, version: int | None = None, timeout: float | None = None, *,
+        dtype: Any = None, delta: bool | str | Version = False, checksum: bool = True,
+        part: tuple[int, int] | None = None, async_op: bool,
+    ) -> Version | AsyncWork: ...  # fmt: skip
+
     def publish(
         self,
         state: Any,
@@ -213,7 +235,7 @@ class Weights:
         checksum: bool = True,
         part: tuple[int, int] | None = None,
         async_op: bool = False,
-    ) -> Any:
+    ) -> Version | AsyncWork:
         """Publish a state as the newest version.
 
         Args:
@@ -258,7 +280,7 @@ class Weights:
         layout = StateLayout(state, checked_dtype(dtype), is_part=which is not None)
         if store.follows:
             self._claim(store)
-        future: Future = concurrent.futures.Future()
+        future: concurrent.futures.Future[Version] = concurrent.futures.Future()
         if not self._origin.is_here:  # the threads of the parent do not exist in a forked child
             self._origin, self._lock, self._pending = Origin(), threading.Lock(), []
         with self._lock:
@@ -290,13 +312,31 @@ class Weights:
         run_in_thread(work)
         return AsyncWork(future, f"publish of {store.name}")
 
+    @overload
+    def latest(
+        self, newer_than: Version | tuple[int, int] | None = None, timeout: float | None = None, *,
+        async_op: Literal[False] = False,
+    ) -> Snapshot: ...  # fmt: skip
+
+    @overload
+    def latest(
+        self, newer_than: Version | tuple[int, int] | None = None, timeout: float | None = None, *,
+        async_op: Literal[True],
+    ) -> AsyncChannelWork: ...  # fmt: skip
+
+    @overload
+    def latest(
+        self, newer_than: Version | tuple[int, int] | None = None, timeout: float | None = None, *,
+        async_op: bool,
+    ) -> Snapshot | AsyncChannelWork: ...  # fmt: skip
+
     def latest(
         self,
-        newer_than: "Version | tuple[int, int] | None" = None,
+        newer_than: Version | tuple[int, int] | None = None,
         timeout: float | None = None,
         *,
         async_op: bool = False,
-    ) -> Any:
+    ) -> Snapshot | AsyncChannelWork:
         """Return the newest version; wait for one if there is none, or none that is new enough.
 
         Args:
@@ -317,13 +357,31 @@ class Weights:
         wanted = f"a version after {after}"
         return self._newest(after.packed() + 1, wanted, timeout, async_op=async_op)
 
+    @overload
+    def wait_for(
+        self, version: Version | tuple[int, int], timeout: float | None = None, *,
+        async_op: Literal[False] = False,
+    ) -> Snapshot: ...  # fmt: skip
+
+    @overload
+    def wait_for(
+        self, version: Version | tuple[int, int], timeout: float | None = None, *,
+        async_op: Literal[True],
+    ) -> AsyncChannelWork: ...  # fmt: skip
+
+    @overload
+    def wait_for(
+        self, version: Version | tuple[int, int], timeout: float | None = None, *,
+        async_op: bool,
+    ) -> Snapshot | AsyncChannelWork: ...  # fmt: skip
+
     def wait_for(
         self,
-        version: "Version | tuple[int, int]",
+        version: Version | tuple[int, int],
         timeout: float | None = None,
         *,
         async_op: bool = False,
-    ) -> Any:
+    ) -> Snapshot | AsyncChannelWork:
         """Wait until a version or a later one is there, and return the newest.
 
         A worker that was started in place of another calls this before it serves, for example.
@@ -346,9 +404,9 @@ class Weights:
 
     def subscribe(
         self,
-        newer_than: "Version | tuple[int, int] | None" = None,
+        newer_than: Version | tuple[int, int] | None = None,
         timeout: float | None = None,
-    ) -> "Subscription":
+    ) -> Subscription:
         """Return an iterator over the newest versions, for `for` and `async for`.
 
         Each step waits for a version after the one before; versions that are over by then are
@@ -358,9 +416,11 @@ class Weights:
             newer_than: Begin with a version after this one; None for any.
             timeout: Maximum seconds of each step, as of `latest`.
         """
-        return Subscription(self, newer_than, timeout)
+        return Subscription(self.latest, newer_than, timeout)
 
-    def _newest(self, least: int, wanted: str, timeout: float | None, *, async_op: bool) -> Any:
+    def _newest(
+        self, least: int, wanted: str, timeout: float | None, *, async_op: bool
+    ) -> Snapshot | AsyncChannelWork:
         store, deadline = self._opened(), Deadline(timeout)
         if not async_op:
             return store.latest(least, wanted, deadline)
@@ -391,8 +451,7 @@ class Weights:
             ShoalTimeoutError: There is no version.
         """
         timeout = _TRANSFER_S if self._opened().follows else 0
-        snapshot: Snapshot = self.latest(timeout=timeout)
-        return snapshot.diff(target)
+        return self.latest(timeout=timeout).diff(target)
 
     def stats(self) -> WeightsStats:
         """Return which versions are in memory, and which process holds which since when."""
@@ -491,44 +550,6 @@ class Weights:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
-
-
-class Subscription:
-    """An iterator over the newest versions of weights; see `Weights.subscribe`.
-
-    Attributes:
-        version: The version of the last step; the first step begins after it.
-    """
-
-    def __init__(self, weights: Weights, newer_than: Any, timeout: float | None) -> None:
-        self.version: Version | None = None
-        if newer_than is not None:
-            self.version = checked_version(newer_than, "newer_than")
-        self._weights = weights
-        self._timeout = timeout
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Snapshot:
-        try:
-            snapshot: Snapshot = self._weights.latest(self.version, self._timeout)
-        except WeightsClosed:
-            raise StopIteration from None
-        self.version = snapshot.version
-        return snapshot
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Snapshot:
-        try:
-            work = self._weights.latest(self.version, self._timeout, async_op=True)
-            snapshot: Snapshot = await work
-        except WeightsClosed:
-            raise StopAsyncIteration from None
-        self.version = snapshot.version
-        return snapshot
 
 
 def _restore(cls: type[Weights], settings: WeightsSettings, namespace: str) -> Weights:
