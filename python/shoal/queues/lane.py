@@ -489,7 +489,9 @@ class Lane:
             self._forget(server)
             # A take that was not answered has taken nothing.
             takes_again = call.takes and deadline is not None
-            if not call.again or not (takes_again or _put_nothing(error)):
+            if not call.again:  # whatever became of the actor, what the call waits for has gone
+                raise PeerLostError(f"{call}: {error}") from None
+            if not takes_again and not _put_nothing(error):
                 raise self._lost(server.address, str(error)) from None
             if deadline is not None and deadline.expired:
                 raise call.late(

@@ -216,7 +216,7 @@ def follow(
     asked, failed, control = 0, -math.inf, store.control
     _stop(control)  # a process of this actor that died may have left it so
     wanted = math.inf if always else -math.inf
-    while control.is_there() and control.end is None:
+    while not _is_over(control):
         if control.wait_for_readers(0 if always or control.is_following else _PAUSE_S):
             wanted = max(wanted, time.monotonic())
         if time.monotonic() - wanted > _KEPT_S:
@@ -229,11 +229,15 @@ def follow(
         except Exception as error:  # noqa: BLE001  (whatever it is, readers must not wait for this)
             _stop(control)
             # The source's actor has ended, or has not begun; with the weights this loop ends, too.
-            if not isinstance(error, ChannelClosed):
+            if not (_is_over(control) or isinstance(error, ChannelClosed)):
                 _log.warning("%s: %s: %s", describe_self(), store.name, error)
             if not isinstance(error, (StaleBaseError, WeightsMemoryError)):  # of this node
                 asked, failed = (asked + 1) % len(followers), time.monotonic()
             time.sleep(_PAUSE_S)  # nothing tells when a source can be reached again
+
+
+def _is_over(control: ControlPage) -> bool:
+    return control.end is not None or not control.is_there()
 
 
 def _stop(control: ControlPage) -> None:
