@@ -267,13 +267,12 @@ class _Follower:
             control.announce(first.packed)
             first = self._next(_ANSWER_S)
         self._whole = False
-        control.is_following = True
         if isinstance(first, Closed):
             store.close(first.reason)
-        if not isinstance(first, Head):
-            control.announce(control.packed)  # what was on its way has not come
-        else:
-            control.announce(first.version.packed())
+        # If there is none, what was on its way has not come.
+        control.announce(first.version.packed() if isinstance(first, Head) else control.packed)
+        control.is_following = True  # a reader that waits for this looks at what was announced
+        if isinstance(first, Head):
             try:
                 with contextlib.closing(self._all(first)) as messages:
                     receive(store, messages)
