@@ -2,9 +2,11 @@
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from shoal.errors import ShoalValueError
 from shoal.shm.shared_files.names import Key, is_dead
+from shoal.weights.version import MOST_IN_EPOCH
 
 __all__ = [
     "CompletePart",
@@ -32,6 +34,30 @@ class VersionPart(NamedTuple):
     number: int
     rank: int
     size: int
+
+    @classmethod
+    def checked(cls, part: Any, version: Any, delta: Any) -> "VersionPart | None":
+        """Return the part that arguments of `Weights.publish` name; None for a whole version.
+
+        Raises:
+            ShoalValueError: They are not valid.
+        """
+        if part is None:
+            return None
+        if (
+            not isinstance(part, tuple)
+            or [type(number) for number in part] != [int, int]
+            or not 0 <= part[0] < part[1]
+        ):
+            raise ShoalValueError(f"publish: part={part!r}: expected (rank, number of parts)")
+        if type(version) is not int or not 0 <= version <= MOST_IN_EPOCH:
+            raise ShoalValueError(
+                f"publish: part={part!r}, version={version!r}: expected the number of the version, "
+                "which all parts have to give"
+            )
+        if delta is not False:
+            raise ShoalValueError("publish: delta= and part= cannot be used together")
+        return cls(version, *part)
 
     def __str__(self) -> str:
         return f"part {self.rank} of {self.size} of version {self.number}"
