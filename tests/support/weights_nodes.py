@@ -57,15 +57,17 @@ class Nodes:
         store.follows = follows
         self._stores.append(store)
         queues = OwnQueues(SessionQueues(WeightsSettings("weights/policy", maxsize=4), session))
-        self._start(serve, store, queues)
+        self.start(serve, store, queues)
         return store, queues
 
     def follow(self, store, *sources, always=False):
-        self._start(follow, store, sources, f"to {store.folder.name}", always=always)
+        self.start(follow, store, sources, f"to {store.folder.name}", always=always)
 
-    def _start(self, target, *args, **options):
-        self._threads.append(threading.Thread(target=target, args=args, kwargs=options))
-        self._threads[-1].start()
+    def start(self, target, *args, **options):
+        """Start a thread, whose end `close` awaits."""
+        thread = threading.Thread(target=target, args=args, kwargs=options)
+        self._threads.append(thread)
+        thread.start()
 
     def publish(self, state):
         return self.home.publish(StateLayout(state), None, Deadline(DEADLINE_S))

@@ -27,6 +27,7 @@ def nodes(place, make_weights_folder, monkeypatch):
     for name in ("_PAUSE_S", "_PATIENCE_S", "_KEPT_S"):
         monkeypatch.setattr(following, name, 0.1)  # instead of 1, 10 and 20 s
     made = Nodes(place, make_weights_folder)
+    monkeypatch.setattr(following, "run_in_thread", made.start)
     yield made
     made.close()
 

@@ -37,6 +37,7 @@ def nodes(place, make_weights_folder, monkeypatch):
         monkeypatch.setattr(following, name, 0.1)  # instead of 1, 10 and 20 s
     monkeypatch.setattr(sent_parts, "_BEAT_S", 0.05)  # instead of 1 s
     made = Nodes(place, make_weights_folder)
+    monkeypatch.setattr(following, "run_in_thread", made.start)
     yield made
     made.close()
 
