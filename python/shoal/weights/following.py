@@ -24,7 +24,7 @@ import secrets
 import time
 from collections.abc import Generator, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from shoal.context import describe_self
 from shoal.deadline import Deadline
@@ -40,16 +40,22 @@ from shoal.futures import fulfil
 from shoal.queues.protocol import ONE
 from shoal.reused_threads import run_in_thread
 from shoal.weights.control import ControlPage
+from shoal.weights.sent_parts import SentPart, take_part
 from shoal.weights.store import Store
-from shoal.weights.transfer import Head, StaleBaseError, digests_held, receive, send
+from shoal.weights.transfer import (
+    ASKS,
+    Head,
+    SourceQueues,
+    StaleBaseError,
+    digests_held,
+    receive,
+    send,
+)
 from shoal.weights.version import Version
 
-__all__ = ["ASKS", "Ask", "SourceQueues", "follow", "serve", "source_of"]
+__all__ = ["Ask", "follow", "serve", "source_of"]
 
 _log = logging.getLogger("shoal")
-
-ASKS = "asks"
-"""The key of the questions."""
 
 _FOLLOWERS = 3
 """Maximum number of nodes that follow one node."""
@@ -114,16 +120,6 @@ class Failed(NamedTuple):
     reason: str
 
 
-class SourceQueues(Protocol):
-    """The queues of a source: of its session, or those of another node over the lane."""
-
-    def put(self, key: str, item: Any, weight: int, deadline: Deadline | None) -> None:
-        """Put an item."""
-
-    def take(self, key: str, want: Any, deadline: Deadline | None) -> Any:
-        """Take an item."""
-
-
 def source_of(index: int, home: int, nodes: int) -> int:
     """Return which node a node follows: the home, or one that is nearer to it in a tree.
 
@@ -137,7 +133,7 @@ def source_of(index: int, home: int, nodes: int) -> int:
 
 
 def serve(store: Store, queues: SourceQueues) -> None:
-    """Answer the questions of followers until the weights have gone.
+    """Answer followers, and publish the parts that other nodes send, until the weights have gone.
 
     Args:
         store: The folder of this node.
@@ -153,6 +149,9 @@ def serve(store: Store, queues: SourceQueues) -> None:
         except ShoalError as error:
             _log.warning("%s: a question of another node was lost: %s", store.name, error)
             time.sleep(_PAUSE_S)  # whatever it is, it does not fill the log
+            continue
+        if isinstance(ask, SentPart):
+            run_in_thread(partial(take_part, store, queues, ask))
             continue
         seen = Version.unpacked(ask.seen)
         # Here, because only one thread may write the words.
@@ -274,11 +273,11 @@ class _Follower:
             control.announce(first.packed)
             first = self._next(_ANSWER_S)
         self._whole = False
-        # Otherwise what was on its way has not come.
-        control.announce(first.version.packed() if isinstance(first, Head) else control.packed)
-        control.is_following = True  # whoever waits for this knows the version by now
         if isinstance(first, Closed):
             store.close(first.reason)
+        # If there is none, what was on its way has not come.
+        control.announce(first.version.packed() if isinstance(first, Head) else control.packed)
+        control.is_following = True  # a reader that waits for this looks at what was announced
         if isinstance(first, Head):
             try:
                 with contextlib.closing(self._all(first)) as messages:

@@ -11,6 +11,7 @@ import ray
 
 from shoal._ray import in_process
 from shoal.channel.create import connect, create, routes_of
+from shoal.channel.remote import RemoteQueues
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
@@ -41,6 +42,7 @@ from shoal.weights.arguments import (
 )
 from shoal.weights.layout import StateLayout
 from shoal.weights.parts import publish_part
+from shoal.weights.sent_parts import send_part
 from shoal.weights.snapshot import Snapshot
 from shoal.weights.stats import WeightsStats
 from shoal.weights.store import Store
@@ -254,7 +256,7 @@ class Weights:
                 compared as for True. A `Version` is as True, and an error if it is not the newest.
             checksum: Whether to make hashes while copying, for `Snapshot.verify` and deltas.
             part: The rank of this process and the number of processes, if several publish one version
-                together; `version` has to be given then. The version is there when all parts are,
+                together, on any nodes; `version` has to be given then. The version is there when all parts are,
                 and the call waits for that. Each name belongs to one part, except that all processes
                 of a `DTensor`'s mesh publish it, and readers get the whole tensor.
             async_op: Return a work at once, and publish in another thread, in the order of the
@@ -268,6 +270,8 @@ class Weights:
             ShoalValueError: A part of the state cannot be published, or the number is too small.
             WeightsClosed: The weights were closed, or their job has ended.
             WeightsMemoryError: There is no room for the version; nothing was written.
+            WeightsError: This is another node than that of the versions, and no part is given.
+            PeerLostError: The node to which a part is sent was lost.
             ShoalTimeoutError: Another process published until the deadline, or another part did not
                 come; the text names it.
         """
@@ -278,8 +282,7 @@ class Weights:
         delta = checked_delta(delta)
         which = checked_part(part, version, delta)
         layout = StateLayout(state, checked_dtype(dtype), is_part=which is not None)
-        if store.follows:
-            self._claim(store)
+        home = self._claim(store, is_part=which is not None) if store.follows else None
         future: concurrent.futures.Future[Version] = concurrent.futures.Future()
         if not self._origin.is_here:  # the threads of the parent do not exist in a forked child
             self._origin, self._lock, self._pending = Origin(), threading.Lock(), []
@@ -299,6 +302,8 @@ class Weights:
                     raise ShoalTimeoutError(
                         f"{wait.describe()}: no end of them within {deadline.timeout:g} s"
                     )
+            if which is not None and home is not None:
+                return send_part(store, home, layout, which, deadline, checksum=checksum)
             if which is not None:
                 return publish_part(store, layout, which, deadline, checksum=checksum)
             return store.publish(layout, version, deadline, delta=delta, checksum=checksum)
@@ -483,19 +488,25 @@ class Weights:
         with contextlib.suppress(ChannelError):  # its actor has ended already
             self._routes.end(now=True)
 
-    def _claim(self, store: Store) -> None:
+    def _claim(self, store: Store, *, is_part: bool) -> tuple[int, RemoteQueues] | None:
         """Make this node the one on which versions are published, if there is none yet.
 
+        Returns:
+            If it is another one, that node and the queues of its actor; else None.
+
         Raises:
-            WeightsError: It is another one.
+            WeightsError: It is another one, and a whole version is to be published.
         """
         home = home_of(self._settings, claimed_by=self._index)
+        if home is not None and home != self._index and is_part:
+            return home, list(self._routes.actors())[home]
         if home != self._index:
             raise WeightsError(
                 f"{describe_self()}: publish: the weights {self.name!r} are published on node {home}; to "
                 f"publish here, create them with node_rank={max(0, current().node_rank)}"
             )
         store.control.make_home()
+        return None
 
     def _opened(self) -> Store:
         if self._store is None:
