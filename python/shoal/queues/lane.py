@@ -253,6 +253,7 @@ class _Call(NamedTuple):
         shown: The name of the queue in messages.
         deadline: When it ends; None if it does not wait.
         takes: Whether it takes items.
+        again: Whether it goes on at the next process of the actor if that is safe.
     """
 
     operation: str
@@ -260,6 +261,7 @@ class _Call(NamedTuple):
     shown: str
     deadline: Deadline | None
     takes: bool = False
+    again: bool = True
 
     def __str__(self) -> str:
         return f"{self.operation}: {self.shown}"
@@ -400,7 +402,8 @@ class Lane:
                     value = take_in_time(queue, want, deadline, waiting=waiting)
             found = server.taken(value, want, self._lost).value if want.lease else value
 
-        self._use(self._call(want.operation, key, deadline, takes=True), take)
+        call = self._call(want.operation, key, deadline, takes=True)
+        self._use(call._replace(again=want.again), take)
         return found
 
     async def take_later(
@@ -494,6 +497,8 @@ class Lane:
             self._forget(server)
             # A take that was not answered has taken nothing.
             takes_again = call.takes and deadline is not None
+            if not call.again:  # whatever became of the actor, what the call waits for has gone
+                raise PeerLostError(f"{call}: {error}") from None
             if not takes_again and not _put_nothing(error):
                 raise self._lost(server.address, str(error)) from None
             if deadline is not None and deadline.expired:

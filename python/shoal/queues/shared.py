@@ -440,7 +440,7 @@ def take_within(queue: "Queue | LaneQueue", want: Want, seconds: float, **option
     Raises:
         ShoalTimeoutError: They did not come in time.
     """
-    kind, amount, least, _, lease = want
+    kind, amount, least, _, lease, _ = want
     if lease:
         options["lease"] = True
     match kind:
