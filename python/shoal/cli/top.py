@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from shoal.cli.jobs_folder import JobsFolder
+from shoal.deadline import hang_limit
+from shoal.errors import ShoalValueError
 
 __all__ = ["top_command"]
 
@@ -25,5 +27,10 @@ def top_command(
     if is_dumb or not (sys.stdin.isatty() and sys.stdout.isatty()):
         typer.echo("shoal top needs a terminal; `shoal status` prints the same once", err=True)
         raise typer.Exit(2)
+    try:
+        hang_limit()
+    except ShoalValueError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
     # Imported only now, so that help and usage errors are fast.
     importlib.import_module("shoal.cli.run_top").run_top(folder, interval)
