@@ -88,7 +88,7 @@ def test_each_process_has_a_line_with_its_call_and_its_wait_and_causes_are_last(
     assert lines[:7] == THREE_AT_80.splitlines()
     assert set(lines[7:-3]) == {""}
     (cause,) = look(THREE).causes
-    assert cause.startswith("actor:0 ")
+    assert cause.startswith("rollout:0 waits for actor:0, which has been in `update` for 63 s")
     assert [f"{lines[-3]} {lines[-2].lstrip()}", lines[-1]] == [
         f"- {cause}",
         "q quit  s sort: address  f fold: alike  ? keys",
@@ -105,9 +105,9 @@ def test_hundreds_of_processes_are_folded_by_state_the_worst_first():
     lines, view = drawn(many())
     assert lines[:9] == MANY_AT_80.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("-")] == [
-        "actor:6",  # dead
+        "env:106",  # waits for a dead one
         "env:149",  # stopped
-        "actor:0",  # for which some wait
+        "env:0",  # waits for one that works
         "48",  # more
     ]
     wide, _ = drawn(many(), (200, 50))
@@ -168,7 +168,7 @@ def test_each_job_has_a_section_and_causes_name_the_job():
         "Job: b, 4 processes",
     ]
     starts = [line.split()[1:3] for line in lines if line.startswith("-")]
-    assert starts == [["a:", "actor:0"], ["b:", "actor:0"]]
+    assert starts == [["a:", "rollout:0"], ["b:", "rollout:0"]]
 
 
 def test_it_waits_for_a_job_and_shows_what_is_left_of_one():
