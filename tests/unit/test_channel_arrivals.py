@@ -108,7 +108,9 @@ def test_a_get_that_is_cancelled_while_its_item_is_rebuilt_gives_it_back(actors,
 
 def test_an_item_that_arrives_for_a_dropped_work_returns_to_its_queue(channel):
     future, back = concurrent.futures.Future(), []
-    work = channel.wait.work_of(future, "get from", channel.settings.ChannelSettings("c"), "k", Deadline(60))
+    work = channel.wait.work_of(
+        future, "get from", channel.settings.ChannelSettings("c"), "k", Deadline(60)
+    )
     with held_up():  # the drop is noted, but nothing was cancelled yet
         del work
         future.set_result(channel.protocol.Taken("a", give_back=lambda: back.append("a")))
