@@ -1,6 +1,7 @@
 """The `shoal doctor` command: its sentences and its exit codes."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -93,6 +94,11 @@ def test_it_names_a_circle_and_who_waits_for_it(doctor):
         (state("b:0", call("train", 5), status="dead"), "is dead; it died in `train`", 1),
         (state("b:0", status="stopped"), "is stopped", 1),
         (state("b:0"), "is in no call", 0),
+        (
+            replace(state("b:0", call("load", 40), most=1000), loop_beat=NOW - 39),
+            "has been in `load` for 40 s; its event loop stands still for 39 s",
+            0,
+        ),
         (
             state("c:0"),
             "has no state page here: it is on another node, has not begun, or has ended",

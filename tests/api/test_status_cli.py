@@ -119,6 +119,7 @@ def test_the_json_has_all_facts(tmp_path, monkeypatch):
         "pid": os.getpid(),
         "parent": 0,
         "status": "running",
+        "loop_seconds": None,
         "hidden": 0,
     }
     assert activity.pop("seconds") >= 0

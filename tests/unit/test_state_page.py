@@ -1,5 +1,6 @@
 """State pages: what a process shows, and what others read while it runs, stands still or is dead."""
 
+import asyncio
 import math
 import os
 import signal
@@ -19,9 +20,11 @@ from shoal.state import (
     find_jobs,
     folders,
     hide_process,
+    own_page,
     read_pages,
     remove_dead,
     remove_pages,
+    show_loop,
     show_process,
     use_channel,
 )
@@ -164,6 +167,23 @@ def test_a_process_shows_how_many_nodes_the_job_has_and_how_many_calls_it_runs_a
     accept_calls(8)
     show_process(JOB, "actor:0", 1, 2)
     assert (only_state().num_nodes, only_state().most_calls) == (2, 8)
+
+
+def test_a_process_shows_when_its_event_loop_ran_last(monkeypatch):
+    monkeypatch.setattr(own_page, "_BEAT_S", 0.01)
+    show_process(JOB, "actor:0", 0)
+    assert only_state().loop_beat == 0
+
+    async def beats():
+        show_loop(asyncio.get_running_loop())
+        first = only_state().loop_beat
+        while only_state().loop_beat == first:  # noqa: ASYNC110  (no event tells of it)
+            await asyncio.sleep(0.01)
+        return first
+
+    begin = time.monotonic()
+    first = asyncio.run(asyncio.wait_for(beats(), DEADLINE_S))
+    assert begin <= first <= only_state().loop_beat <= time.monotonic()
 
 
 def test_a_call_that_fails_is_no_longer_outline():

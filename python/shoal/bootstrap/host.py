@@ -7,6 +7,7 @@ new process (Ray's `runtime_env` would start one), and a failure on the way beco
 driver can show.
 """
 
+import asyncio
 import importlib
 import inspect
 import os
@@ -35,7 +36,7 @@ from shoal.context import set_context
 from shoal.errors import GeneratorMethodError, LaunchError
 from shoal.pickling import dumps, loads
 from shoal.remarks import annotate_waits
-from shoal.state import accept_calls, calling
+from shoal.state import accept_calls, calling, show_loop
 
 __all__ = [
     "CALL_PREFIX",
@@ -296,6 +297,7 @@ class AsyncWorkerHost(WorkerHost):
     async def _shoal_run_async(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        show_loop(asyncio.get_running_loop())
         with calling(name):
             return await self._shoal_run_shown(name, args, kwargs)
 

@@ -135,6 +135,7 @@ def _process(state: ProcessState, now: float) -> dict[str, Any]:
         "pid": state.pid,
         "parent": state.parent,
         "status": state.status,
+        "loop_seconds": round(now - state.loop_beat, 3) if state.loop_beat else None,
         "activities": [_activity(activity, now) for activity in state.activities],
         "hidden": state.hidden,
     }

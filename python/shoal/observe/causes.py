@@ -45,6 +45,7 @@ class Cause:
             oldest first; of a circle, those of its members.
         others: The processes that wait for these in turn, with their oldest waits.
         is_final: Whether no process of the job can go on any more.
+        loop_beat: When the event loop of the first process ran last, as `ProcessState.loop_beat`.
     """
 
     kind: Kind
@@ -53,6 +54,7 @@ class Cause:
     waits: Mapping[str, Activity]
     others: Mapping[str, Activity]
     is_final: bool = False
+    loop_beat: float = 0.0
 
     @property
     def since(self) -> float:
@@ -151,7 +153,9 @@ def _ends(graph: WaitGraph) -> list[Cause]:
         waits = dict(sorted(found.items(), key=lambda item: item[1].since))
         oldest = _oldest_call(graph, end.addresses[0]) if end.addresses else None
         others = _behind(graph, end.addresses, waits)
-        causes.append(Cause(end.kind, end.addresses, oldest, waits, others, graph.is_whole))
+        first = graph.processes.get(end.addresses[0]) if end.addresses else None
+        beat = 0.0 if first is None else first.loop_beat
+        causes.append(Cause(end.kind, end.addresses, oldest, waits, others, graph.is_whole, beat))
     return causes
 
 

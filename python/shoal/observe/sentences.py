@@ -15,6 +15,9 @@ _SHOWN_S = 1.0
 _CIRCLE_S = 5.0
 """The same for waits that end by what may be on its way: circles, and waits that nothing explains."""
 
+_LATE_S = 5.0
+"""An event loop that has run within these seconds is not mentioned."""
+
 _MOST_NAMES = 4
 """Number of processes that a sentence names; the others are counted."""
 
@@ -220,7 +223,9 @@ def _does(cause: Cause, now: float) -> str:
         return f"{be} in no call"
     if activity is not None:
         most = "" if one else "up to "
-        return f"{have} been in {call} for {most}{age(now - activity.since)}"
+        lag = now - cause.loop_beat if one and cause.loop_beat else 0.0
+        loop = f"; its event loop stands still for {age(lag)}" if lag >= _LATE_S else ""
+        return f"{have} been in {call} for {most}{age(now - activity.since)}{loop}"
     return f"{be} in code of {'its' if one else 'their'} own"
 
 

@@ -12,6 +12,7 @@ from shoal.state.own_page import (
     hide_process,
     job_folder,
     remove_pages,
+    show_loop,
     show_process,
     use_channel,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "read_pages",
     "remove_dead",
     "remove_pages",
+    "show_loop",
     "show_process",
     "use_channel",
 ]

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from shoal.context import env_value
 from shoal.fork import ChildStage, in_child
@@ -16,6 +16,9 @@ from shoal.state.page import FOREVER, Page, PageEntry, PageOwner, current_call
 from shoal.state.reading import read_all
 from shoal.state.stacks import StackOffer
 
+if TYPE_CHECKING:
+    import asyncio
+
 __all__ = [
     "accept_calls",
     "begin_wait",
@@ -23,12 +26,14 @@ __all__ = [
     "hide_process",
     "job_folder",
     "remove_pages",
+    "show_loop",
     "show_process",
     "use_channel",
 ]
 
 _MOST_OF_OBJECT = 200
 _MOST_PEERS = 16
+_BEAT_S = 1.0
 
 _log = logging.getLogger("shoal")
 
@@ -37,6 +42,7 @@ _offer: StackOffer | None = None
 _job = ""
 _owner = PageOwner("", -1)
 _is_new_child = False
+_loop: "asyncio.AbstractEventLoop | None" = None
 
 
 class _Calling:
@@ -110,6 +116,20 @@ def use_channel(name: str, token: str, side: Literal["put", "get"]) -> None:
         page.use_channel(name[:_MOST_OF_OBJECT], token, side)
 
 
+def show_loop(loop: "asyncio.AbstractEventLoop") -> None:
+    """Show each second that the event loop of this process runs, from now on."""
+    global _loop  # noqa: PLW0603  (a process has one page)
+    if _loop is not loop and _page is not None:
+        _loop = loop
+        _beat(loop)
+
+
+def _beat(loop: "asyncio.AbstractEventLoop") -> None:
+    if _loop is loop and _page is not None:
+        _page.beat(time.monotonic_ns())
+        loop.call_later(_BEAT_S, _beat, loop)
+
+
 def accept_calls(most: int) -> None:
     """Show how many calls this process runs at once; 0 for no limit. It is 1 otherwise."""
     global _owner  # noqa: PLW0603  (a process has one page)
@@ -153,8 +173,8 @@ def job_folder() -> Path | None:
 
 def hide_process() -> None:
     """Remove the page of this process; with the last page of a job, also the job's folder."""
-    global _page, _offer, _job, _owner, _is_new_child  # noqa: PLW0603  (as above)
-    page, _page, _job, _is_new_child = _page, None, "", False
+    global _page, _offer, _job, _owner, _is_new_child, _loop  # noqa: PLW0603  (as above)
+    page, _page, _job, _is_new_child, _loop = _page, None, "", False, None
     offer, _offer = _offer, None
     _owner = PageOwner("", -1)
     if offer is not None:
@@ -199,14 +219,14 @@ def _page_of_child() -> Page | None:
 
 def _begin_again() -> None:
     """Leave the page to the parent, in a forked child."""
-    global _page, _offer, _owner, _is_new_child  # noqa: PLW0603  (as above)
+    global _page, _offer, _owner, _is_new_child, _loop  # noqa: PLW0603  (as above)
     if _page is not None:
         _page.leave()
     if _offer is not None:
         _offer.forget()
     # A process of no job has no page, so that this one is a child of none.
     _owner = _owner._replace(parent=os.getppid() if _job else 0, descriptor=0)
-    _page, _offer, _is_new_child = None, None, True
+    _page, _offer, _is_new_child, _loop = None, None, True, None
 
 
 in_child(ChildStage.FORGET, _begin_again)

@@ -30,17 +30,18 @@ __all__ = [
     "current_call",
 ]
 
-MAGIC = b"shoal state 3".ljust(16, b"\0")
+MAGIC = b"shoal state 4".ljust(16, b"\0")
 BLOCK = 512
 BLOCKS = 64
 SIZE = BLOCK * BLOCKS
 FIRST_CHANNEL = 32
 """The first block of those for channels; calls and waits have the ones before."""
 _WORDS = BLOCK // 8
-"""Words of 8 bytes in a block: the first one is the version, the second one changes alone."""
+"""Words of 8 bytes in a block: the first one is the version, the second one changes alone, and in the
+first block also the third one."""
 
-PROCESS = struct.Struct("=QQ16sQqIIIII")
-"""The first block: version, hidden activities, magic, parent, node rank, number of nodes, most
+PROCESS = struct.Struct("=QQQ16sQqIIIII")
+"""The first block: version, hidden activities, last beat of the event loop, magic, parent, node rank, number of nodes, most
 calls at once, whether channels are hidden, descriptor for stacks, length of the address."""
 ENTRY = struct.Struct("=QQqqQQQII")
 """Another block: version, kind, since, until, thread, block and version of the call around it,
@@ -119,7 +120,7 @@ class Page:
             words = self._words
             words[0] = odd = words[0] | 1
             facts = (
-                odd, self._hidden, MAGIC, owner.parent, owner.node_rank,
+                odd, self._hidden, self._words[2], MAGIC, owner.parent, owner.node_rank,
                 owner.num_nodes, owner.most_calls, self._has_hidden_channels, owner.descriptor, len(text),
             )  # fmt: skip
             self._memory[: PROCESS.size + len(text)] = PROCESS.pack(*facts) + text
@@ -177,6 +178,10 @@ class Page:
             self._channels[name, token] = block, sides
             facts = (3, 0, FOREVER, threading.get_ident(), 0, 0, 0)
             self._write(block, facts, (" ".join(sides), name, token))
+
+    def beat(self, now: int) -> None:
+        """Show that the event loop runs at a time, in nanoseconds."""
+        self._words[2] = now
 
     def leave(self) -> None:
         """Write no more: the process has forked, or has left the job."""

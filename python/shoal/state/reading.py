@@ -98,6 +98,8 @@ class ProcessState:
         has_all_channels: Whether the page had room for all of them.
         page: The file of its page.
         descriptor: The descriptor to which its handler for stacks writes; 0 without that handler.
+        loop_beat: When its event loop ran last, give or take a second, as `time.monotonic()` of the
+            node; 0 if it has none, or none that has begun a call.
     """
 
     address: str
@@ -114,6 +116,7 @@ class ProcessState:
     has_all_channels: bool = True
     page: Path = Path()
     descriptor: int = 0
+    loop_beat: float = 0.0
 
     @property
     def group(self) -> str:
@@ -157,7 +160,7 @@ def _read(page: Path) -> ProcessState:
     if identity is None:
         raise ValueError(f"{page} is not the name of a page")
     blocks = _read_blocks(page)
-    _, hidden, magic, parent, node_rank, num_nodes, most_calls, hides, descriptor, length = (
+    _, hidden, beat, magic, parent, node_rank, num_nodes, most_calls, hides, descriptor, length = (
         PROCESS.unpack_from(blocks.get(0, b"\0" * BLOCK))
     )
     if magic != MAGIC:
@@ -177,6 +180,7 @@ def _read(page: Path) -> ProcessState:
         has_all_channels=not hides,
         page=page,
         descriptor=descriptor,
+        loop_beat=beat / 1e9,
     )
 
 
