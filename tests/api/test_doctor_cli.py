@@ -146,10 +146,10 @@ def test_it_names_ranks_that_do_the_same_together(doctor):
 )
 def test_it_says_what_the_other_side_of_a_channel_does(doctor, users, text, code):
     driver = state("driver", wait("wait", 70, "rollout:0", on="rollout.play"))
-    rollout = state("rollout:0", call("play", 70, wait("put", 63, channel="a")), uses="+a")
-    reason = f", {text}" if text else "; no process that gets from it is left"
+    rollout = state("rollout:0", call("play", 70, wait("put_many", 63, channel="a")), uses="+a")
+    reason = f", {text}" if text else "; no process that is seen has got from it"
     line = (
-        f"- rollout:0 waits 63 s in put for room in channel 'a'{reason}; driver waits for "
+        f"- rollout:0 waits 63 s in put_many for room in channel 'a'{reason}; driver waits for "
         "rollout.play."
     )
     assert doctor(driver, rollout, *users) == ([line], code)

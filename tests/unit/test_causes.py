@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -193,6 +194,27 @@ def test_an_empty_channel_is_blamed_on_a_producer_that_works_before_others():
         ("working", ("c:1", "c:0"), ["a:0"], ())
     ]
     assert found(gets("a:0", "x"), idle, dead) == [("dead", ("b:1",), ["a:0"], ())]
+
+
+def test_a_channel_without_a_producer_is_no_cause_before_one_that_works():
+    loads = state("env:0", call("load_model", 2.0))
+    waits = gets("a:0", "x"), waits_for("driver", "env:0")
+    assert [kind for kind, *_ in found(loads, *waits)] == ["working", "unused"]
+    full = replace(loads, has_all_channels=False)
+    assert "unused" not in [kind for kind, *_ in found(full, *waits)]
+
+
+def test_a_worker_that_computes_beside_a_chained_function_works():
+    call_with_then = call("train", 1.0, wait("then", 1.0, "env:0"))
+    assert found(state("a:0", call_with_then), waits_for("b:0", "a:0")) == [
+        ("working", ("a:0",), ["b:0"], ())
+    ]
+
+
+def test_a_forked_child_that_waits_is_followed():
+    child = replace(state("env:0", wait("get", 1.0, channel="y"), uses="+x"), parent=7)
+    idle = state("actor:0", uses="+y")
+    assert [cause[:2] for cause in found(gets("b:0", "x"), child, idle)] == [("idle", ("actor:0",))]
 
 
 def test_an_empty_channel_without_a_producer_is_unused():

@@ -99,9 +99,7 @@ def test_a_log_line_names_waits_for_each_other_that_another_process_may_end(capl
 def test_a_log_line_says_what_the_other_side_of_a_channel_does(caplog, others):
     others(state("actor:0", gets="a"))
     assert remark_on(caplog, operation="put", channel="a") == "; actor:0 is in no call"
-    assert remark_on(caplog, operation="get", channel="a") == (
-        "; no process that puts into it is left"
-    )
+    assert remark_on(caplog, operation="get", channel="a") == ""  # one may put later
 
 
 def test_a_line_of_a_wait_within_another_one_is_about_the_outer_one(caplog, others):
@@ -147,7 +145,7 @@ def test_a_hang_is_reported_once_in_a_job(caplog, others, monkeypatch):
         "(`shoal doctor`):\n- env:0 waits for actor:0, which has been in `update` for 63 s. env:0 "
         "waits 65 s in `recv`."
     ]
-    assert (job_folder() / "reported").exists()
+    assert (job_folder() / "reported-working").exists()
 
 
 def test_a_report_that_finds_nothing_is_left_to_a_later_wait(others, monkeypatch):
@@ -160,5 +158,5 @@ def test_a_report_that_finds_nothing_is_left_to_a_later_wait(others, monkeypatch
         wait.tick()
         wait.tick()
     assert len(ran) == 1
-    assert not (job_folder() / "reported").exists()
+    assert not (job_folder() / "reported-working").exists()
     assert list(find_jobs()) == ["job"]

@@ -189,7 +189,6 @@ class EmulatedQueues:
             lambda: f"{describe_self()}: an item is on its way {where}",
             limit,
             limit.elapsed,
-            channel=self._settings.page_name,
         )
 
     def _travel(self, operation: str, key: Hashable, arrival: float | None, wait: LongWait) -> None:

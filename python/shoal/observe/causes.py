@@ -16,11 +16,11 @@ from shoal.state import Activity, ProcessState
 __all__ = ["Cause", "Kind", "find_causes"]
 
 Kind = Literal[
-    "circle", "dead", "stopped", "unused", "elsewhere", "idle", "working", "waiting"
+    "circle", "dead", "stopped", "elsewhere", "idle", "working", "unused", "waiting"
 ]  # fmt: skip
 
 _ORDER: tuple[Kind, ...] = (
-    "circle", "dead", "stopped", "unused", "elsewhere", "idle", "working", "waiting",
+    "circle", "dead", "stopped", "elsewhere", "idle", "working", "unused", "waiting",
 )  # fmt: skip
 
 _HOPE: tuple[Kind, ...] = ("working", "waiting", "stopped", "dead", "idle")
@@ -182,7 +182,8 @@ def _ends_of(graph: WaitGraph, name: str, wait: Activity) -> list[_End]:
         return [_End(kind, (peer,)) for peer, kind in kinds.items() if kind != "waiting"]
     kind = next((kind for kind in _HOPE if kind in kinds.values()), None)
     if kind is None:
-        return [_End("unused", (), (wait.channel, wait.operation))]
+        is_known = all(state.has_all_channels for state in graph.processes.values())
+        return [_End("unused", (), (wait.channel, wait.operation))] if is_known else []
     if kind == "waiting":
         return []
     same = [other for other in kinds if kinds[other] == kind]

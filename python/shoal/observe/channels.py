@@ -6,12 +6,11 @@ from typing import Any
 
 from shoal._backend import shm_queues
 from shoal.errors import ChannelNotFoundError, ShoalError
+from shoal.observe.graph import waits_for_room
 from shoal.shm.keys import shown_key
 from shoal.state import Activity, ProcessState
 
 __all__ = ["ChannelQueue", "ChannelState", "read_channels"]
-
-_PUTS = ("put", "put_many", "reserve")
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ def _queues(
         # The wait for an asynchronous operation names it before the queue.
         shown = f"the channel {name!r}, key {key}"
         here = [wait for wait in waits if wait.on.endswith(shown)]
-        puts = sum(wait.operation in _PUTS or wait.on.startswith("put ") for wait in here)
+        puts = sum(waits_for_room(wait) for wait in here)
         yield ChannelQueue(
             key=key,
             maxsize=queue["maxsize"],

@@ -12,10 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from shoal.state import Activity, ProcessState
 
-__all__ = ["DRIVER", "WaitGraph"]
+__all__ = ["DRIVER", "WaitGraph", "waits_for_room"]
 
 DRIVER = "driver"
 """The address of every driver."""
+
+_PUTS = ("put", "put_many", "reserve")
+_THEN = "then"
+"""The wait of a function that runs after an asynchronous operation, in whatever thread ends that."""
 
 _SENDING = "sending"
 """What the wait of a member is on that waits until others have taken its broadcast."""
@@ -67,9 +71,9 @@ class WaitGraph:
         self.blocked = {
             name
             for name in lives - self.works
-            if self.waits[name]
+            if any(wait.operation != _THEN for wait in self.waits[name])
             # A worker in no call can be called: what waits in its background does not block it.
-            and (not self.processes[name].rank_path or _calls(self.processes[name]))
+            and (not _is_worker(self.processes[name]) or _calls(self.processes[name]))
         }
         self._callable = {name for name in lives if self._takes_calls(name)}
         self.services = {name for name in lives if _is_service(self.processes[name])}
@@ -81,7 +85,7 @@ class WaitGraph:
         """Return the processes that end a wait; for one on a channel, those known to use it."""
         if not wait.channel:
             return wait.peers
-        puts = wait.operation == "put"
+        puts = waits_for_room(wait)
         return tuple(
             other
             for other, state in self.processes.items()
@@ -108,7 +112,10 @@ class WaitGraph:
         states = self.processes.values()
         nodes = max((state.num_nodes for state in states), default=0)
         seen = {state.node_rank for state in states}
-        has_driver = any(state.address == DRIVER for state in states)
+        has_driver = any(
+            state.address == DRIVER and not state.parent and state.status != "dead"
+            for state in states
+        )
         return has_driver and nodes > 0 and seen.issuperset(range(nodes))
 
     def _free_what_can_go_on(self) -> None:
@@ -140,6 +147,11 @@ class WaitGraph:
         if wait.channel:
             return self.is_whole
         return any(self.holds(peer, name, wait) for peer in wait.peers)
+
+
+def waits_for_room(wait: Activity) -> bool:
+    """Whether a wait on a channel is for room, and not for an item."""
+    return wait.operation in _PUTS or wait.on.startswith("put ")
 
 
 def _named(states: Iterable[ProcessState]) -> Mapping[str, ProcessState]:
@@ -180,8 +192,14 @@ def _waits(state: ProcessState) -> Iterator[Activity]:
 def _works(state: ProcessState) -> bool:
     """Whether a call of the process goes on without a wait, or may do so unseen."""
     return state.hidden > 0 or any(
-        one.kind == "call" and not one.inside for one in _all_of(state.activities)
+        one.kind == "call" and all(inner.operation == _THEN for inner in one.inside)
+        for one in _all_of(state.activities)
     )
+
+
+def _is_worker(state: ProcessState) -> bool:
+    """Whether others can call it: a process that it has forked cannot be called."""
+    return bool(state.rank_path) and not state.parent
 
 
 def _is_service(state: ProcessState) -> bool:

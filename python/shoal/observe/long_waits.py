@@ -49,7 +49,8 @@ def _report(folder: Path, name: str, limit: float) -> None:
         before = read_pages(folder)
         time.sleep(_BETWEEN_S)  # what changes meanwhile does not stand still
         found = diagnose(read_pages(folder), time.monotonic(), limit, before)
-        if found and claim_report(folder):
+        # A long step must not use up the report of a circle, or of a process that has died.
+        if found and claim_report(folder, found[0].cause.kind):
             lines = "".join(f"\n- {finding.sentence}" for finding in found)
             _log.warning(
                 "%s: waits for more than %g s (SHOAL_HANG). Who waits for whom in this job "

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.observe.causes import Cause, find_causes
+from shoal.observe.graph import waits_for_room
 from shoal.state import Activity, ProcessState
 
 __all__ = ["Finding", "age", "describe_culprit", "diagnose"]
@@ -58,7 +59,7 @@ def diagnose(
     return [
         Finding(cause, _sentence(cause, now), _is_wrong(cause, now, limit))
         for cause in find_causes(states, before, now + limit)
-        if _is_shown(cause, now, limit)
+        if _is_shown(cause, now, limit) and not _is_manager(cause)
     ]
 
 
@@ -76,12 +77,10 @@ def describe_culprit(causes: Iterable[Cause], address: str, now: float) -> str:
         if cause.kind == "circle":
             if _youngest(cause, now) >= _CIRCLE_S:
                 return f"in a circle: {_circle(cause, now)}"
-        elif cause.kind == "unused":
-            return f"no process that {_verb_of_others(_first(cause)[1])} is left"
         elif _is_round(cause):
             if _youngest(cause, now) >= _CIRCLE_S:
                 return _circle(cause, now)
-        elif cause.kind != "waiting" and not _is_manager(cause):
+        elif cause.kind not in ("unused", "waiting") and not _is_manager(cause):
             return f"{_names(cause.addresses)} {_does(cause, now)}"
     return ""
 
@@ -149,9 +148,10 @@ def _on_channel(name: str, wait: Activity, cause: Cause, now: float) -> str:
     """Say what the processes on the other side of a channel do."""
     begin = _waits_on(name, wait, now)
     if not cause.addresses:
-        return f"{begin}; no process that {_verb_of_others(wait)} is left"
+        side = "got from it" if waits_for_room(wait) else "put into it"
+        return f"{begin}; no process that is seen has {side}"
     one = len(cause.addresses) == 1
-    preposition, verb = ("from which", "get") if wait.operation == "put" else ("into which", "put")
+    preposition, verb = ("from which", "get") if waits_for_room(wait) else ("into which", "put")
     users = f"{preposition} {_names(cause.addresses)} {verb}{'s' if one else ''}"
     if one:
         return f"{begin}, {users}; it {_does(cause, now)}"
@@ -161,12 +161,8 @@ def _on_channel(name: str, wait: Activity, cause: Cause, now: float) -> str:
     return f"{begin}, {users}; they {_does(cause, now)}"
 
 
-def _verb_of_others(wait: Activity) -> str:
-    return "gets from it" if wait.operation == "put" else "puts into it"
-
-
 def _waits_on(name: str, wait: Activity, now: float) -> str:
-    what = "room in" if wait.operation == "put" else "an item of"
+    what = "room in" if waits_for_room(wait) else "an item of"
     seconds = age(now - wait.since)
     return f"{name} waits {seconds} in {wait.operation} for {what} channel {wait.channel!r}"
 
@@ -198,8 +194,8 @@ def _circle(cause: Cause, now: float) -> str:
     for name, other in zip(cause.addresses, following, strict=True):
         wait = cause.waits[name]
         if wait.channel:
-            side = "from which" if wait.operation == "put" else "into which"
-            verb = "gets" if wait.operation == "put" else "puts"
+            side = "from which" if waits_for_room(wait) else "into which"
+            verb = "gets" if waits_for_room(wait) else "puts"
             steps.append(f"{_waits_on(name, wait, now)}, {side} {other} {verb}")
         else:
             of = "on" if _is_for_call(wait) else "for"

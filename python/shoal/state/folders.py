@@ -35,7 +35,7 @@ Status = Literal["running", "stopped", "dead", "unknown"]
 
 _NAME = re.compile(r"([0-9]+)-([0-9]+)-([0-9a-f]{8})")
 _ATTEMPTS = 5
-_REPORTED = "reported"
+_REPORTED = "reported-"
 """The file of a job that says that a hang was reported."""
 
 
@@ -112,19 +112,23 @@ def remove_files(folder: Path, pages: Iterable[Path]) -> None:
             with contextlib.suppress(OSError):
                 file.unlink()
     with contextlib.suppress(OSError):
-        if [file.name for file in folder.iterdir()] == [_REPORTED]:
-            (folder / _REPORTED).unlink()
+        left = list(folder.iterdir())
+        if all(file.name.startswith(_REPORTED) for file in left):
+            for file in left:
+                file.unlink()
         folder.rmdir()
 
 
-def claim_report(folder: Path) -> bool:
-    """Return True to the one process of a job that shall report a hang.
+def claim_report(folder: Path, kind: str) -> bool:
+    """Return True to the one process of a job that shall report a hang of a kind.
 
     Args:
         folder: The folder of the job's pages.
+        kind: Why processes wait, as a word.
     """
+    path = folder / f"{_REPORTED}{kind}"
     try:
-        os.close(os.open(folder / _REPORTED, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError:
         return False
     return True
