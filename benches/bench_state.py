@@ -1,20 +1,19 @@
 """The cost of state pages for messages and calls: jobs with them, and jobs without (`SHOAL_STATE=0`)."""
 
-import time
 from contextlib import ExitStack
 
 import pytest
 import ray
 
-from harness.contenders import by_job
+from harness.contenders import by_function, by_job
 from harness.lines import Load
 from harness.lines_in_job import ByChannel
 from harness.lines_p2p import BySend
-from harness.processes import Board, Round
 from harness.ray_job import Job
 from harness.roles import Answer, Ask, Receive, Send, time_of_all
 from harness.row import Goal, Row, Unit
-from shoal import Cluster, NodePlacementStrategy, Worker
+from shoal import NodePlacementStrategy, Worker
+from shoal.state import hide_process
 
 WITHOUT, WITH = "SHOAL_STATE=0", "with state pages"
 SMALL = Load("bytes")
@@ -29,21 +28,10 @@ class Echo(Worker):
         return value
 
 
-class Call:
-    """Calls a group of one rank, which a worker of the job launches."""
-
-    def __call__(self, _board: Board, _member: int) -> Round:
-        group = Echo.create_group().launch(Cluster(), NodePlacementStrategy([0]), wait=True)
-
-        def work(count: int) -> list[float]:
-            spent = []
-            for _ in range(count):
-                start = time.perf_counter_ns()
-                group.echo(1).wait()
-                spent.append(time.perf_counter_ns() - start)
-            return spent
-
-        return work
+class EchoWithoutPage(Echo):
+    def __init__(self):
+        super().__init__()
+        hide_process()
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +78,23 @@ def test_stream(measure, jobs, name):
     measure(row, openers)
 
 
+@pytest.fixture(scope="module")
+def groups(cluster):
+    """A group of one rank for each contender, in one job: two jobs on one Ray are not equally fast."""
+    made = {
+        name: cls.create_group().launch(cluster, NodePlacementStrategy([0]), name, wait=True)
+        for name, cls in ((WITHOUT, EchoWithoutPage), (WITH, Echo))
+    }
+    yield made
+    for group in made.values():
+        group.close()
+
+
 @both
-def test_call(measure, jobs):
-    row = Row("call on a group of one rank", WITHOUT, NEAR, most=1_000, processes=1)
+def test_call(measure, groups):
+    row = Row("call on a group of one rank", WITHOUT, NEAR, most=1_000, processes=2)
     openers = {
-        contender: by_job(row, contender, job, roles=lambda: [Call()])
-        for contender, job in jobs.items()
+        contender: by_function(lambda group=group: group.echo(1).wait())
+        for contender, group in groups.items()
     }
     measure(row, openers)
