@@ -24,7 +24,16 @@ from shoal.state.page import (
     SIZE,
 )
 
-__all__ = ["Activity", "ChannelUse", "Kind", "ProcessState", "read_all", "read_pages"]
+__all__ = [
+    "Activity",
+    "ChannelUse",
+    "Kind",
+    "ProcessState",
+    "read_all",
+    "read_blocks",
+    "read_pages",
+    "understand",
+]
 
 Kind = Literal["call", "wait"]
 
@@ -145,14 +154,23 @@ def read_all(folder: Path) -> Iterator[tuple[Path, ProcessState]]:
         return
     for page in pages:
         with contextlib.suppress(OSError, ValueError):
-            yield page, _read(page)
+            yield page, understand(page.name, status_of(page), read_blocks(page))
 
 
-def _read(page: Path) -> ProcessState:
+def understand(page: str, status: Status, blocks: dict[int, bytes]) -> ProcessState:
+    """Return what a page says.
+
+    Args:
+        page: The name of its file.
+        status: Whether its process runs.
+        blocks: Its blocks.
+
+    Raises:
+        ValueError: It is no page, or one of another format.
+    """
     identity = identity_of(page)
     if identity is None:
         raise ValueError(f"{page} is not the name of a page")
-    blocks = _read_blocks(page)
     _, hidden, magic, parent, node_rank, num_nodes, most_calls, hides, length = PROCESS.unpack_from(
         blocks.get(0, b"\0" * BLOCK)
     )
@@ -164,7 +182,7 @@ def _read(page: Path) -> ProcessState:
         started=identity[1],
         parent=parent,
         node_rank=node_rank,
-        status=status_of(page),
+        status=status,
         activities=_activities(blocks),
         hidden=hidden,
         num_nodes=num_nodes,
@@ -174,8 +192,8 @@ def _read(page: Path) -> ProcessState:
     )
 
 
-def _read_blocks(page: Path) -> dict[int, bytes]:
-    """Return the blocks that two reads in a row find complete and equal."""
+def read_blocks(page: Path) -> dict[int, bytes]:
+    """Return the blocks in use that two reads in a row find complete and equal."""
     file = os.open(page, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found: dict[int, bytes] = {}
@@ -193,7 +211,7 @@ def _read_blocks(page: Path) -> dict[int, bytes]:
             time.sleep(_WRITING_S)
     finally:
         os.close(file)
-    return found
+    return {number: block for number, block in found.items() if not number or any(block[8:16])}
 
 
 def _activities(blocks: dict[int, bytes]) -> tuple[Activity, ...]:
