@@ -27,9 +27,10 @@ def state(address, *activities, status="running"):
 def doctor(monkeypatch):
     """Examine a job of some processes; return the lines of the output, and the exit code."""
 
-    def run(*states, **env):
+    def run(*states, unseen=(), **env):
+        job = JobProcesses("job", states, NOW, unseen)
         monkeypatch.setattr(show_doctor, "_BETWEEN_S", 0)
-        monkeypatch.setattr(show_doctor, "read_jobs", lambda _: [JobProcesses("job", states, NOW)])
+        monkeypatch.setattr(show_doctor, "read_jobs", lambda *_: [job])
         done = CliRunner().invoke(app, ["doctor"], env=env)
         lines = done.output.splitlines()
         return lines[1:], done.exit_code
@@ -70,12 +71,20 @@ def test_it_names_a_circle_and_who_waits_for_it(doctor):
         (state("b:0", call("train", 5), status="dead"), "b:0 is dead; it died in `train`.", 1),
         (state("b:0", status="stopped"), "b:0 is stopped.", 1),
         (state("b:0"), "b:0 is in no call.", 0),
-        (state("c:0"), "b:0 has no state page here: it is on another node, or has ended.", 0),
+        (state("c:0"), "b:0 has no state page: it has ended, or has not begun.", 0),
     ],
 )
 def test_it_says_why_a_process_does_not_answer(doctor, culprit, text, code):
     waiting = state("a:0", call("step", 70, wait("recv", 20, "b:0")))
     assert doctor(waiting, culprit) == ([f"- {text} a:0 waits for it, in recv 20 s."], code)
+
+
+def test_a_node_that_does_not_answer_is_wrong_and_may_have_the_process(doctor):
+    waiting = state("a:0", call("step", 70, wait("recv", 20, "b:0")))
+    silent = "node 2 (10.0.0.3) did not answer within 10 s"
+    away = "b:0 has no state page here: it has ended, or is on a node that is not shown."
+    lines = [f"- {away} a:0 waits for it, in recv 20 s.", f"- {silent}"]
+    assert doctor(waiting, unseen=(silent,)) == (lines, 1)
 
 
 def test_a_wait_that_names_no_process_is_wrong_once_it_is_long(doctor):

@@ -1,4 +1,4 @@
-"""`shoal doctor`: says why the processes of this user's jobs on this node stand still."""
+"""`shoal doctor`: says why the processes of this user's jobs stand still."""
 
 import importlib
 from pathlib import Path
@@ -19,16 +19,23 @@ def doctor_command(
             show_default=False,
         ),
     ] = None,
+    *,
+    local: Annotated[
+        bool, typer.Option("--local", help="Show the processes of this node, without Ray.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait for the other nodes.", min=0.0)
+    ] = 10.0,
 ) -> None:
-    """Say which processes of your jobs on this node the others wait for, and which wait in a circle.
+    """Say which processes of your jobs the others wait for, and which wait in a circle.
 
-    The exit code is 1 if something is wrong: a circle, a process that is dead or stopped, or a wait of
-    more than SHOAL_HANG seconds (300).
+    The exit code is 1 if something is wrong: a circle, a process that is dead or stopped, a wait of
+    more than SHOAL_HANG seconds (300), or another node of the job that does not answer.
     """
     # Imported only now, so that help and usage errors are fast.
     examine = importlib.import_module("shoal.cli.show_doctor").examine
     try:
-        is_wrong = examine(folder)
+        is_wrong = examine(folder, local=local, timeout=timeout)
     except ShoalValueError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None

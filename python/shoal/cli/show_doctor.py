@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from shoal.cli.text import age
 from shoal.context import env_value
 from shoal.errors import ShoalValueError
-from shoal.observe import Cause, find_causes, read_jobs
+from shoal.observe import Cause, OtherNodes, find_causes, read_jobs
 from shoal.state import Activity, ProcessState
 
 __all__ = ["examine"]
@@ -28,11 +29,13 @@ _MOST_NAMES = 4
 """Number of processes that a sentence names; the others are counted."""
 
 
-def examine(folder: Path | None) -> bool:
-    """Print what the processes of this user's jobs on this node wait for.
+def examine(folder: Path | None, *, local: bool = False, timeout: float = 10.0) -> bool:
+    """Print what the processes of this user's jobs wait for.
 
     Args:
         folder: The folder that has the folders of the jobs; None for the default one.
+        local: Whether to ask no other node.
+        timeout: Maximum seconds for the other nodes to answer.
 
     Returns:
         Whether something is wrong.
@@ -41,22 +44,25 @@ def examine(folder: Path | None) -> bool:
         ShoalValueError: `SHOAL_HANG` is not a positive number.
     """
     limit, is_wrong = _limit(), False
-    before = {job.name: job.states for job in read_jobs(folder)}
-    time.sleep(_BETWEEN_S)  # what changes meanwhile does not stand still
-    jobs = read_jobs(folder)
+    with nullcontext() if local else OtherNodes(timeout) as others:
+        before = {job.name: job.states for job in read_jobs(folder, others)}
+        time.sleep(_BETWEEN_S)  # what changes meanwhile does not stand still
+        jobs = read_jobs(folder, others)
     if not jobs:
         typer.echo("no job of this user shows its state on this node")
     for job in jobs:
         states, now = job.states, job.now
         found = find_causes(states, before.get(job.name, []))
         causes = [cause for cause in found if _is_shown(cause, now)]
-        lines = [_sentence(cause, now) for cause in causes]
+        lines = [_sentence(cause, now, sees_all=not job.unseen) for cause in causes]
+        lines += job.unseen
+        is_wrong |= bool(job.unseen) and not local
         is_wrong |= any(_is_wrong(cause, now, limit) for cause in causes)
         for state, wait in _nameless(states):
             if now - wait.since >= limit:
                 is_wrong = True
                 lines.append(f"{state.address} {_waits(wait, now)}, which names no process.")
-        typer.echo(f"Job: {job.name}, {len(states)} processes on this node")
+        typer.echo(f"Job: {job.name}, {len(states)} processes {job.where}")
         for line in lines or ["Nothing stands still."]:
             typer.echo(f"- {line}")
     return is_wrong
@@ -95,7 +101,7 @@ def _nameless(states: Iterable[ProcessState]) -> Iterator[tuple[ProcessState, Ac
                     yield state, wait
 
 
-def _sentence(cause: Cause, now: float) -> str:
+def _sentence(cause: Cause, now: float, *, sees_all: bool) -> str:
     behind = f" {_names(cause.others)} {_verb(cause.others)} for these." if cause.others else ""
     if cause.kind == "circle":
         each = ", ".join(
@@ -106,10 +112,10 @@ def _sentence(cause: Cause, now: float) -> str:
         )
         return f"A circle, in which none can go on: {each}.{behind}"
     waiting = _waiting(cause.waits, now)
-    return f"{cause.addresses[0]} {_what(cause, now)}.{waiting}{behind}"
+    return f"{cause.addresses[0]} {_what(cause, now, sees_all=sees_all)}.{waiting}{behind}"
 
 
-def _what(cause: Cause, now: float) -> str:
+def _what(cause: Cause, now: float, *, sees_all: bool) -> str:
     """Say what the process does that others wait for."""
     activity = cause.activity
     call = "" if activity is None else f"`{activity.operation}`"
@@ -118,7 +124,8 @@ def _what(cause: Cause, now: float) -> str:
     if cause.kind == "stopped":
         return f"is stopped, in {call}" if call else "is stopped"
     if cause.kind == "elsewhere":
-        return "has no state page here: it is on another node, or has ended"
+        elsewhere = "has no state page here: it has ended, or is on a node that is not shown"
+        return "has no state page: it has ended, or has not begun" if sees_all else elsewhere
     if cause.kind == "idle":
         return "is in no call"
     if activity is None:

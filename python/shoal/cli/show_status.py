@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import typer
 
 from shoal.cli.text import age, console, print_sections
-from shoal.observe import read_jobs
+from shoal.observe import JobProcesses, OtherNodes, read_jobs
 from shoal.planner.report import Section
 from shoal.state import Activity, ProcessState
 
@@ -18,35 +19,47 @@ __all__ = ["show_status"]
 _MOST_ROWS = 20
 """Number of processes of a group up to which each has a row of its own."""
 
-_COLUMNS = ("process", "#pid", "state", "call", "wait")
+_COLUMNS = ("process", "node", "#pid", "state", "call", "wait")
 
 
-def show_status(folder: Path | None, *, as_json: bool) -> bool:
-    """Print what the processes of this user's jobs on this node do now.
+def show_status(
+    folder: Path | None, *, as_json: bool, local: bool = False, timeout: float = 10.0
+) -> bool:
+    """Print what the processes of this user's jobs do now.
 
     Args:
         folder: The folder that has the folders of the jobs; None for the default one.
         as_json: Whether to print JSON instead of tables.
+        local: Whether to ask no other node.
+        timeout: Maximum seconds for the other nodes to answer.
 
     Returns:
         Whether there is any process.
     """
-    jobs = [(job, states) for job in read_jobs(folder) if (states := _sorted(job.states))]
+    with nullcontext() if local else OtherNodes(timeout) as others:
+        found = read_jobs(folder, others)
+    jobs = [(job, states) for job in found if (states := _sorted(job.states))]
     if not jobs:
         return False
     if as_json:
-        found = [
-            {"job": job.name, "processes": [_process(state, job.now) for state in states]}
+        as_objects = [
+            {
+                "job": job.name,
+                "processes": [_process(state, job.now) for state in states],
+                "unseen": job.unseen,
+            }
             for job, states in jobs
         ]
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(as_objects, indent=2))
         return True
-    sections = [
-        Section(f"Job: {job.name}", _COLUMNS, list(_rows(states, job.now))) for job, states in jobs
-    ]
+    count = sum(len(states) for _, states in jobs)
+    nodes = len(_nodes(state for _, states in jobs for state in states))
+    head = (
+        f"Processes: {count} on {nodes} nodes" if nodes > 1 else f"Processes on this node: {count}"
+    )
     with console() as out:
-        out.print(f"Processes on this node: {sum(len(states) for _, states in jobs)}", style="bold")
-        print_sections(sections, out)
+        out.print(head, style="bold")
+        print_sections((_section(job, states) for job, states in jobs), out)
     return True
 
 
@@ -58,6 +71,18 @@ def _sorted(states: Iterable[ProcessState]) -> list[ProcessState]:
 
 
 # As a table.
+
+
+def _section(job: JobProcesses, states: list[ProcessState]) -> Section:
+    rows = [_COLUMNS, *_rows(states, job.now)]
+    if len(_nodes(states)) < 2:  # noqa: PLR2004  (the column of the node tells nothing)
+        rows = [(process, *others) for process, _, *others in rows]
+    return Section(f"Job: {job.name}", rows[0], rows[1:], "\n".join(job.unseen))
+
+
+def _nodes(states: Iterable[ProcessState]) -> list[int]:
+    """Return the ranks of the nodes that are known."""
+    return sorted({state.node_rank for state in states if state.node_rank >= 0})
 
 
 def _rows(states: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
@@ -87,7 +112,8 @@ def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
     first = min(same, key=lambda state: min((a.since for a in state.activities), default=now))
     name = first.address if len(same) == 1 else f"{first.group}:{_ranges(same)}"
     pid = str(first.pid) if len(same) == 1 else f"{len(same)} pids"
-    head: tuple[str, ...] = (f"{name} (child)" if first.parent else name, pid, first.status)
+    node = _merged(_nodes(same)) or "-"
+    head: tuple[str, ...] = (f"{name} (child)" if first.parent else name, node, pid, first.status)
     done = False
     for activity in first.activities:
         is_call = activity.kind == "call"
@@ -95,7 +121,7 @@ def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
         call = f"{activity.operation} {age(now - activity.since)}" if is_call else "-"
         for wait in waits or (None,):
             yield (*head, call, "-" if wait is None else _wait(wait, now))
-            head, call, done = ("", "", ""), "", True
+            head, call, done = ("", "", "", ""), "", True
     if first.hidden:
         yield (*head, f"{first.hidden} more, not shown", "-")
     elif not done:
@@ -107,8 +133,13 @@ def _ranges(same: list[ProcessState]) -> str:
     paths = [state.rank_path for state in same]
     if any(len(path) != 1 for path in paths):
         return ",".join(":".join(map(str, path)) for path in paths)
+    return _merged(rank for (rank,) in paths)
+
+
+def _merged(ranks: Iterable[int]) -> str:
+    """Write numbers in order: `0-3,5`."""
     found: list[list[int]] = []
-    for (rank,) in paths:
+    for rank in ranks:
         if found and rank == found[-1][1] + 1:
             found[-1][1] = rank
         else:
