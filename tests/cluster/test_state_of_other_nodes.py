@@ -78,9 +78,11 @@ def test_both_nodes_are_shown_while_the_driver_and_all_workers_are_stopped(machi
         assert (wait["operation"], wait["peers"]) == ("recv", ["pair:1"])
     table = first.run([*SHOAL, "status", "--timeout", "100"])
     assert f"Processes: {len(found)} on 2 nodes" in table
-    told = first.start([*SHOAL, "doctor", "--timeout", "100"])
-    assert "pair:1 is stopped, in `work`" in told.communicate(timeout=200)[0]
+    told = first.start([*SHOAL, "doctor", "--stacks", "--timeout", "100"])
+    text = told.communicate(timeout=200)[0]
     assert told.returncode == 1
+    assert "waits for pair:1, which is stopped, in `work`" in text
+    assert "pair:1 is on node 1: run `shoal doctor --stacks` there" in text
 
 
 def test_a_node_that_is_frozen_and_then_dies_is_named(machines):

@@ -128,7 +128,7 @@ def test_a_wait_is_shown_inside_of_its_call_until_it_ends():
         assert (wait.kind, wait.operation, wait.on) == ("wait", "get", "the channel 'a', key 1")
         assert (wait.peers, wait.num_peers) == (("env:0", "env:1"), 2)
         assert wait.since == pytest.approx(before - 5)
-        assert wait.thread == call.thread == threading.get_native_id()
+        assert wait.thread == call.thread == threading.get_ident()
         entry.end()
         assert outline(only_state().activities) == ["step"]
     assert only_state().is_idle
@@ -257,9 +257,10 @@ def test_only_the_user_may_read_the_pages(folder):
     finally:
         os.umask(before)
     (job,) = folder.iterdir()
-    (page,) = job.iterdir()
     assert stat.S_IMODE(job.stat().st_mode) == 0o700
-    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    files = list(job.iterdir())
+    assert sorted(file.suffix for file in files) == ["", ".ask", ".stacks"]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
 def test_a_folder_that_others_may_use_gets_no_page(folder, caplog):
@@ -324,7 +325,7 @@ def test_a_block_that_is_being_written_is_left_out(folder):
     show_process(JOB, "actor:0", 0)
     with calling("step"):
         begin_wait("get")
-        (page,) = next(folder.iterdir()).iterdir()
+        page = only_state().page
         with page.open("r+b") as file:  # as a writer that was stopped in the middle
             file.seek(2 * 512)
             version = int.from_bytes(file.read(8), sys.byteorder)
@@ -348,8 +349,7 @@ def test_a_block_that_is_being_written_is_left_out(folder):
 def test_a_damaged_page_hides_no_other_one(folder, start, damage):
     program = start(WORKS, "actor:0")
     start(WORKS, "actor:1")
-    (job,) = find_jobs().values()
-    damage(next(page for page in job.iterdir() if page.name.startswith(f"{program.pid}-")))
+    damage(next(found.page for found in states() if found.pid == program.pid))
     assert [found.address for found in states()] == ["actor:1"]
 
 
@@ -357,7 +357,7 @@ def test_no_damage_of_a_block_raises(folder):
     show_process(JOB, "actor:0", 0)
     with calling("step"):
         entry = begin_wait("get", "it", ["env:0"])
-        (page,) = next(folder.iterdir()).iterdir()
+        page = only_state().page
         whole = page.read_bytes()
         for at in range(512 + 8, 3 * 512):
             with page.open("r+b") as file:

@@ -2,19 +2,19 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from shoal.cli.text import age, console, print_sections
-from shoal.observe import JobProcesses, OtherNodes, read_jobs
+from shoal.cli.show_channels import channel_sections, channels_as_json
+from shoal.cli.text import age, console, name_of, print_sections, ranges
+from shoal.observe import JobProcesses, OtherNodes, read_channels, read_jobs
 from shoal.planner.report import Section
 from shoal.state import Activity, ProcessState
 
-__all__ = ["show_status"]
+__all__ = ["by_address", "folded", "show_status"]
 
 _MOST_ROWS = 20
 """Number of processes of a group up to which each has a row of its own."""
@@ -22,23 +22,19 @@ _MOST_ROWS = 20
 _COLUMNS = ("process", "node", "#pid", "state", "call", "wait")
 
 
-def show_status(
-    folder: Path | None, *, as_json: bool, local: bool = False, timeout: float = 10.0
-) -> bool:
+def show_status(folder: Path | None, nodes: OtherNodes | None, *, as_json: bool) -> bool:
     """Print what the processes of this user's jobs do now.
 
     Args:
         folder: The folder that has the folders of the jobs; None for the default one.
+        nodes: Asks the other nodes of the jobs; None to read this node alone.
         as_json: Whether to print JSON instead of tables.
-        local: Whether to ask no other node.
-        timeout: Maximum seconds for the other nodes to answer.
 
     Returns:
         Whether there is any process.
     """
-    with nullcontext() if local else OtherNodes(timeout) as others:
-        found = read_jobs(folder, others)
-    jobs = [(job, states) for job in found if (states := _sorted(job.states))]
+    found = read_jobs(folder, nodes)
+    jobs = [(job, states) for job in found if (states := by_address(job.states))]
     if not jobs:
         return False
     if as_json:
@@ -46,6 +42,7 @@ def show_status(
             {
                 "job": job.name,
                 "processes": [_process(state, job.now) for state in states],
+                "channels": channels_as_json(read_channels(states)),
                 "unseen": job.unseen,
             }
             for job, states in jobs
@@ -53,18 +50,21 @@ def show_status(
         typer.echo(json.dumps(as_objects, indent=2))
         return True
     count = sum(len(states) for _, states in jobs)
-    nodes = len(_nodes(state for _, states in jobs for state in states))
-    head = (
-        f"Processes: {count} on {nodes} nodes" if nodes > 1 else f"Processes on this node: {count}"
-    )
+    num_nodes = len(_nodes(state for _, states in jobs for state in states))
+    head = f"Processes on this node: {count}"
+    if num_nodes > 1:
+        head = f"Processes: {count} on {num_nodes} nodes"
+    sections: list[Section] = []
+    for job, states in jobs:
+        sections += [_section(job, states), *channel_sections(read_channels(states))]
     with console() as out:
         out.print(head, style="bold")
-        print_sections((_section(job, states) for job, states in jobs), out)
+        print_sections(sections, out)
     return True
 
 
-def _sorted(states: Iterable[ProcessState]) -> list[ProcessState]:
-    """Sort by group and rank, the driver and the actors of the job first."""
+def by_address(states: Iterable[ProcessState]) -> list[ProcessState]:
+    """Sort by group and rank, the driver and the actors of the job first; without dead children."""
     # Children end without exit handlers: that they are dead says nothing.
     shown = [state for state in states if not (state.parent and state.status == "dead")]
     return sorted(shown, key=lambda s: (bool(s.rank_path), s.group, s.rank_path, s.pid))
@@ -86,6 +86,16 @@ def _nodes(states: Iterable[ProcessState]) -> list[int]:
 
 
 def _rows(states: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
+    for same in folded(states):
+        yield from _rows_of(same, now)
+
+
+def folded(states: Iterable[ProcessState]) -> Iterator[list[ProcessState]]:
+    """Yield the processes of each row: of a large group, those that do the same are one row.
+
+    Args:
+        states: The processes, in the order of `by_address`.
+    """
     for _, members in groupby(states, key=lambda state: state.group):
         group = list(members)
         alike: dict[Any, list[ProcessState]] = {}
@@ -93,8 +103,7 @@ def _rows(states: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
             alike.setdefault(_likeness(state) if len(group) > _MOST_ROWS else state, []).append(
                 state
             )
-        for same in alike.values():
-            yield from _rows_of(same, now)
+        yield from alike.values()
 
 
 def _likeness(state: ProcessState) -> Any:
@@ -110,10 +119,9 @@ def _likeness(state: ProcessState) -> Any:
 def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
     """Return the rows of processes that do the same; times are those of the longest."""
     first = min(same, key=lambda state: min((a.since for a in state.activities), default=now))
-    name = first.address if len(same) == 1 else f"{first.group}:{_ranges(same)}"
     pid = str(first.pid) if len(same) == 1 else f"{len(same)} pids"
-    node = _merged(_nodes(same)) or "-"
-    head: tuple[str, ...] = (f"{name} (child)" if first.parent else name, node, pid, first.status)
+    node = ranges(_nodes(same)) or "-"
+    head: tuple[str, ...] = (name_of(same), node, pid, first.status)
     done = False
     for activity in first.activities:
         is_call = activity.kind == "call"
@@ -126,25 +134,6 @@ def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
         yield (*head, f"{first.hidden} more, not shown", "-")
     elif not done:
         yield (*head, "idle", "-")
-
-
-def _ranges(same: list[ProcessState]) -> str:
-    """Name ranks: `0-3,5`."""
-    paths = [state.rank_path for state in same]
-    if any(len(path) != 1 for path in paths):
-        return ",".join(":".join(map(str, path)) for path in paths)
-    return _merged(rank for (rank,) in paths)
-
-
-def _merged(ranks: Iterable[int]) -> str:
-    """Write numbers in order: `0-3,5`."""
-    found: list[list[int]] = []
-    for rank in ranks:
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
 
 
 def _wait(wait: Activity, now: float) -> str:

@@ -1,32 +1,22 @@
 """`shoal status`: shows what the processes of this user's jobs do now."""
 
 import importlib
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from shoal.cli.jobs_read import JobsFolder, LocalOnly, NodesTimeout, asking
 from shoal.context import memory_folder
 
 __all__ = ["status_command"]
 
 
 def status_command(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(
-            help="The SHOAL_SHM_DIR of the jobs; without it, the one of this shell, or /dev/shm.",
-            show_default=False,
-        ),
-    ] = None,
+    folder: JobsFolder = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    local: Annotated[
-        bool, typer.Option("--local", help="Show the processes of this node, without Ray.")
-    ] = False,
-    timeout: Annotated[
-        float, typer.Option(help="Seconds to wait for the other nodes.", min=0.0)
-    ] = 10.0,
+    local: LocalOnly = False,
+    timeout: NodesTimeout = 10.0,
 ) -> None:
     """Show what each process of your jobs on this node and their other nodes does, and waits for.
 
@@ -35,7 +25,9 @@ def status_command(
     """
     # Imported only now, so that help and usage errors are fast.
     show_status = importlib.import_module("shoal.cli.show_status").show_status
-    if not show_status(folder, as_json=as_json, local=local, timeout=timeout):
+    with asking(timeout, local=local) as nodes:
+        is_any = show_status(folder, nodes, as_json=as_json)
+    if not is_any:
         where = folder or memory_folder()
         typer.echo(f"no job of this user shows its state on this node (in {where})", err=True)
         raise typer.Exit(1)

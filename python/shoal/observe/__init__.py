@@ -1,7 +1,21 @@
-"""What the processes of a job do on all its nodes, and why they stand still, from their state pages."""
+"""What the processes of a job do on all its nodes, why they stand still, and what its channels hold."""
 
 from shoal.observe.causes import Cause, find_causes
+from shoal.observe.channels import ChannelQueue, ChannelState, read_channels
 from shoal.observe.jobs import JobProcesses, read_jobs
 from shoal.observe.other_nodes import OtherNodes
+from shoal.observe.sentences import Finding, age, diagnose
 
-__all__ = ["Cause", "JobProcesses", "OtherNodes", "find_causes", "read_jobs"]
+__all__ = [
+    "Cause",
+    "ChannelQueue",
+    "ChannelState",
+    "Finding",
+    "JobProcesses",
+    "OtherNodes",
+    "age",
+    "diagnose",
+    "find_causes",
+    "read_channels",
+    "read_jobs",
+]

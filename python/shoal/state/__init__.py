@@ -5,12 +5,13 @@ can read them without the help of that process: also while it is stopped, and af
 """
 
 from shoal.state.copying import CopiedPages, copy_pages, states_of
-from shoal.state.folders import find_jobs, remove_dead
+from shoal.state.folders import claim_report, find_jobs, remove_dead
 from shoal.state.own_page import (
     accept_calls,
     begin_wait,
     calling,
     hide_process,
+    job_folder,
     remove_pages,
     show_process,
     use_channel,
@@ -27,9 +28,11 @@ __all__ = [
     "accept_calls",
     "begin_wait",
     "calling",
+    "claim_report",
     "copy_pages",
     "find_jobs",
     "hide_process",
+    "job_folder",
     "read_pages",
     "remove_dead",
     "remove_pages",

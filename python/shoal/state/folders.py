@@ -18,9 +18,11 @@ from urllib.parse import quote, unquote
 from shoal.context import memory_folder
 from shoal.process import own_process, run_state
 from shoal.state.page import SIZE, Page
+from shoal.state.stacks import companions
 
 __all__ = [
     "Status",
+    "claim_report",
     "find_jobs",
     "folder_of",
     "identity_of",
@@ -36,6 +38,8 @@ Status = Literal["running", "stopped", "dead", "unknown"]
 
 _NAME = re.compile(r"([0-9]+)-([0-9]+)-([0-9a-f]{8})")
 _ATTEMPTS = 5
+_REPORTED = "reported"
+"""The file of a job that says that a hang was reported."""
 
 
 def make_page(job: str) -> Page:
@@ -115,17 +119,33 @@ def status_of(page: Path) -> Status:
     """Return whether the process of a page runs; `unknown` for one of another container."""
     name = _NAME.fullmatch(page.name)
     if name is None:
-        return "dead"  # it belongs to no process
+        return "dead"  # a file beside a page, or one of no process
     return run_state(int(name[1]), int(name[2])) if name[3] == _this_host() else "unknown"
 
 
 def remove_files(folder: Path, pages: Iterable[Path]) -> None:
-    """Remove pages of a job, and the job's folder if it is empty then."""
+    """Remove pages of a job with the files beside them, and the job's folder if it is empty then."""
     for page in pages:
-        with contextlib.suppress(OSError):
-            page.unlink()
+        for file in (page, *companions(page)):
+            with contextlib.suppress(OSError):
+                file.unlink()
     with contextlib.suppress(OSError):
+        if [file.name for file in folder.iterdir()] == [_REPORTED]:
+            (folder / _REPORTED).unlink()
         folder.rmdir()
+
+
+def claim_report(folder: Path) -> bool:
+    """Return True to the one process of a job that shall report a hang.
+
+    Args:
+        folder: The folder of the job's pages.
+    """
+    try:
+        os.close(os.open(folder / _REPORTED, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError:
+        return False
+    return True
 
 
 def find_jobs(parent: Path | None = None) -> dict[str, Path]:

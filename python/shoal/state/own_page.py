@@ -6,19 +6,22 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from shoal.context import env_value
 from shoal.fork import ChildStage, in_child
 from shoal.state.folders import make_page, remove_dead, remove_files
-from shoal.state.page import FOREVER, Description, Page, PageEntry, current_call, renumber_thread
-from shoal.state.reading import read_all
+from shoal.state.page import FOREVER, Page, PageEntry, PageOwner, current_call
+from shoal.state.reading import read_pages
+from shoal.state.stacks import StackOffer
 
 __all__ = [
     "accept_calls",
     "begin_wait",
     "calling",
     "hide_process",
+    "job_folder",
     "remove_pages",
     "show_process",
     "use_channel",
@@ -30,8 +33,9 @@ _MOST_PEERS = 16
 _log = logging.getLogger("shoal")
 
 _page: Page | None = None
+_offer: StackOffer | None = None
 _job = ""
-_description = Description("", -1)
+_owner = PageOwner("", -1)
 _is_new_child = False
 
 
@@ -108,10 +112,10 @@ def use_channel(name: str, token: str, side: Literal["put", "get"]) -> None:
 
 def accept_calls(most: int) -> None:
     """Show how many calls this process runs at once; 0 for no limit. It is 1 otherwise."""
-    global _description  # noqa: PLW0603  (a process has one page)
-    _description = _description._replace(most_calls=most)
+    global _owner  # noqa: PLW0603  (a process has one page)
+    _owner = _owner._replace(most_calls=most)
     if _page is not None:
-        _page.describe(_description)
+        _page.describe(_owner)
 
 
 def show_process(job: str, address: str, node_rank: int, num_nodes: int = 0) -> None:
@@ -125,36 +129,44 @@ def show_process(job: str, address: str, node_rank: int, num_nodes: int = 0) -> 
         node_rank: The rank of the node in the cluster; -1 if it is not known.
         num_nodes: The number of nodes of the job; 0 if it is not known.
     """
-    global _job, _description  # noqa: PLW0603  (as above)
+    global _job, _owner  # noqa: PLW0603  (as above)
     if env_value("STATE") == "0":
         return
-    is_new, most_calls = _job != job, _description.most_calls
+    is_new, most_calls = _job != job, _owner.most_calls
     if is_new:
         hide_process()
     _job = job
-    _description = _description._replace(
+    _owner = _owner._replace(
         address=address, node_rank=node_rank, num_nodes=num_nodes, most_calls=most_calls
     )
     if is_new:
         remove_dead()
         _open_page()
     elif _page is not None:
-        _page.describe(_description)
+        _page.describe(_owner)
+
+
+def job_folder() -> Path | None:
+    """Return the folder of the pages of this process's job; None if it has no page."""
+    return None if _page is None else _page.path.parent
 
 
 def hide_process() -> None:
     """Remove the page of this process; with the last page of a job, also the job's folder."""
-    global _page, _job, _description, _is_new_child  # noqa: PLW0603  (as above)
+    global _page, _offer, _job, _owner, _is_new_child  # noqa: PLW0603  (as above)
     page, _page, _job, _is_new_child = _page, None, "", False
-    _description = Description("", -1)
+    offer, _offer = _offer, None
+    _owner = PageOwner("", -1)
+    if offer is not None:
+        offer.end()
     if page is not None:
         page.leave()
         remove_files(page.path.parent, [page.path])
 
 
 def _open_page() -> None:
-    global _page  # noqa: PLW0603  (as above)
-    address = _description.address
+    global _page, _offer, _owner  # noqa: PLW0603  (as above)
+    address = _owner.address
     try:
         page = make_page(_job)
     except OSError as error:
@@ -162,9 +174,14 @@ def _open_page() -> None:
         return
     # A worker that is launched again has the address of one that died.
     folder = page.path.parent
-    found = [(path, state) for path, state in read_all(folder) if state.address == address]
-    remove_files(folder, [path for path, state in found if state.status == "dead"])
-    page.describe(_description)
+    found = [state for state in read_pages(folder) if state.address == address]
+    remove_files(folder, [state.page for state in found if state.status == "dead"])
+    try:
+        _offer = StackOffer(page.path)
+        _owner = _owner._replace(descriptor=_offer.descriptor)
+    except (OSError, RuntimeError) as error:
+        _log.warning("%s: the stacks of this process are not shown: %s", address, error)
+    page.describe(_owner)
     _page = page
 
 
@@ -182,13 +199,14 @@ def _page_of_child() -> Page | None:
 
 def _begin_again() -> None:
     """Leave the page to the parent, in a forked child."""
-    global _page, _description, _is_new_child  # noqa: PLW0603  (as above)
+    global _page, _offer, _owner, _is_new_child  # noqa: PLW0603  (as above)
     if _page is not None:
         _page.leave()
+    if _offer is not None:
+        _offer.forget()
     # A process of no job has no page, so that this one is a child of none.
-    _description = _description._replace(parent=os.getppid() if _job else 0)
-    _page, _is_new_child = None, True
-    renumber_thread()
+    _owner = _owner._replace(parent=os.getppid() if _job else 0, descriptor=0)
+    _page, _offer, _is_new_child = None, None, True
 
 
 in_child(ChildStage.FORGET, _begin_again)
@@ -202,5 +220,5 @@ def remove_pages(addresses: Sequence[str]) -> None:
     """
     if _page is not None:
         folder, below = _page.path.parent, tuple(f"{address}:" for address in addresses)
-        found = read_all(folder)
-        remove_files(folder, [p for p, s in found if f"{s.address}:".startswith(below)])
+        found = read_pages(folder)
+        remove_files(folder, [s.page for s in found if f"{s.address}:".startswith(below)])

@@ -24,14 +24,13 @@ __all__ = [
     "MOST_TEXT",
     "PROCESS",
     "SIZE",
-    "Description",
     "Page",
     "PageEntry",
+    "PageOwner",
     "current_call",
-    "renumber_thread",
 ]
 
-MAGIC = b"shoal state 2".ljust(16, b"\0")
+MAGIC = b"shoal state 3".ljust(16, b"\0")
 BLOCK = 512
 BLOCKS = 64
 SIZE = BLOCK * BLOCKS
@@ -40,9 +39,9 @@ FIRST_CHANNEL = 32
 _WORDS = BLOCK // 8
 """Words of 8 bytes in a block: the first one is the version, the second one changes alone."""
 
-PROCESS = struct.Struct("=QQ16sQqIIII")
+PROCESS = struct.Struct("=QQ16sQqIIIII")
 """The first block: version, hidden activities, magic, parent, node rank, number of nodes, most
-calls at once, whether channels are hidden, length of the address."""
+calls at once, whether channels are hidden, descriptor for stacks, length of the address."""
 ENTRY = struct.Struct("=QQqqQQQII")
 """Another block: version, kind, since, until, thread, block and version of the call around it,
 number of peers, length of the text. The kind is 0 if the block is free."""
@@ -54,7 +53,7 @@ FOREVER = 2**63 - 1
 """The end of a wait without a deadline, in nanoseconds."""
 
 
-class Description(NamedTuple):
+class PageOwner(NamedTuple):
     """The process of a page.
 
     Attributes:
@@ -63,6 +62,7 @@ class Description(NamedTuple):
         num_nodes: The number of nodes of the job; 0 if it is not known.
         most_calls: The number of calls that it runs at once; 0 for no limit.
         parent: The process id of the process that forked it; 0 if none did.
+        descriptor: The descriptor to which its handler for stacks writes; 0 without that handler.
     """
 
     address: str
@@ -70,20 +70,7 @@ class Description(NamedTuple):
     num_nodes: int = 0
     most_calls: int = 1
     parent: int = 0
-
-
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.number = threading.get_native_id()  # a system call
-
-
-_thread = _Thread()
-
-
-def renumber_thread() -> None:
-    """Forget the numbers of the parent's threads, in a forked child."""
-    global _thread  # noqa: PLW0603  (a process has one set of threads)
-    _thread = _Thread()
+    descriptor: int = 0
 
 
 class PageEntry:
@@ -117,23 +104,23 @@ class Page:
         self._memory = memory
         self._words = memoryview(memory).cast("Q")
         self._free = list(range(FIRST_CHANNEL - 1, 0, -1))
-        self._description = Description("", -1)
+        self._owner = PageOwner("", -1)
         self._hidden = 0
         self._channels: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {}
         self._has_hidden_channels = False
         self._is_left = False
         self._lock = threading.RLock()
 
-    def describe(self, description: Description) -> None:
+    def describe(self, owner: PageOwner) -> None:
         """Write whose page it is."""
         with self._lock:
-            self._description = description
-            text = description.address.encode(errors="replace")[: BLOCK - PROCESS.size]
+            self._owner = owner
+            text = owner.address.encode(errors="replace")[: BLOCK - PROCESS.size]
             words = self._words
             words[0] = odd = words[0] | 1
             facts = (
-                odd, self._hidden, MAGIC, description.parent, description.node_rank,
-                description.num_nodes, description.most_calls, self._has_hidden_channels, len(text),
+                odd, self._hidden, MAGIC, owner.parent, owner.node_rank,
+                owner.num_nodes, owner.most_calls, self._has_hidden_channels, owner.descriptor, len(text),
             )  # fmt: skip
             self._memory[: PROCESS.size + len(text)] = PROCESS.pack(*facts) + text
             words[0] = odd + 1
@@ -159,7 +146,7 @@ class Page:
         around = (0, 0) if call is None or call.page is not self else (call.block, call.version)
         code = 1 if kind == "call" else 2
         version = self._write(
-            block, (code, since, until, _thread.number, *around, num_peers), fields
+            block, (code, since, until, threading.get_ident(), *around, num_peers), fields
         )
         return PageEntry(self, block, version)
 
@@ -184,11 +171,11 @@ class Page:
                 if block >= BLOCKS:
                     if not self._has_hidden_channels:
                         self._has_hidden_channels = True
-                        self.describe(self._description)
+                        self.describe(self._owner)
                     return
             sides = (*sides, side)
             self._channels[name, token] = block, sides
-            facts = (3, 0, FOREVER, _thread.number, 0, 0, 0)
+            facts = (3, 0, FOREVER, threading.get_ident(), 0, 0, 0)
             self._write(block, facts, (" ".join(sides), name, token))
 
     def leave(self) -> None:

@@ -5,7 +5,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -29,7 +29,6 @@ __all__ = [
     "ChannelUse",
     "Kind",
     "ProcessState",
-    "read_all",
     "read_blocks",
     "read_pages",
     "understand",
@@ -53,7 +52,7 @@ class Activity:
         peers: The addresses of the processes that it waits for; only the first 16 of many.
         num_peers: The number of those processes.
         since: When it began, as `time.monotonic()` of the node.
-        thread: The kernel's number of its thread.
+        thread: Its thread, as `threading.get_ident()` of the process.
         inside: The waits inside of a call, the oldest first.
         channel: The name of the channel that it is on; else empty.
         until: When it ends at the latest, as `since`; infinite without a deadline.
@@ -105,6 +104,8 @@ class ProcessState:
         most_calls: The number of calls that it runs at once; 0 for no limit.
         channels: The channels that it has used.
         has_all_channels: Whether the page had room for all of them.
+        page: The file of its page; `Path()` for a process of another node.
+        descriptor: The descriptor to which its handler for stacks writes; 0 without that handler.
     """
 
     address: str
@@ -119,6 +120,8 @@ class ProcessState:
     most_calls: int = 1
     channels: tuple[ChannelUse, ...] = ()
     has_all_channels: bool = True
+    page: Path = Path()
+    descriptor: int = 0
 
     @property
     def group(self) -> str:
@@ -132,6 +135,11 @@ class ProcessState:
         return tuple(map(int, ranks)) if all(map(str.isdecimal, ranks)) else ()
 
     @property
+    def is_here(self) -> bool:
+        """Whether it is a process of this node."""
+        return self.page != Path()
+
+    @property
     def is_idle(self) -> bool:
         """Whether it is in no call and no wait."""
         return not self.activities and not self.hidden
@@ -143,18 +151,16 @@ def read_pages(folder: Path) -> list[ProcessState]:
     Args:
         folder: A folder of `find_jobs`.
     """
-    return [state for _, state in read_all(folder)]
-
-
-def read_all(folder: Path) -> Iterator[tuple[Path, ProcessState]]:
-    """Yield the same with the files of the pages."""
     try:
         pages = sorted(folder.iterdir())
     except OSError:
-        return
+        return []
+    states = []
     for page in pages:
         with contextlib.suppress(OSError, ValueError):
-            yield page, understand(page.name, status_of(page), read_blocks(page))
+            state = understand(page.name, status_of(page), read_blocks(page))
+            states.append(replace(state, page=page))
+    return states
 
 
 def understand(page: str, status: Status, blocks: dict[int, bytes]) -> ProcessState:
@@ -171,8 +177,8 @@ def understand(page: str, status: Status, blocks: dict[int, bytes]) -> ProcessSt
     identity = identity_of(page)
     if identity is None:
         raise ValueError(f"{page} is not the name of a page")
-    _, hidden, magic, parent, node_rank, num_nodes, most_calls, hides, length = PROCESS.unpack_from(
-        blocks.get(0, b"\0" * BLOCK)
+    _, hidden, magic, parent, node_rank, num_nodes, most_calls, hides, descriptor, length = (
+        PROCESS.unpack_from(blocks.get(0, b"\0" * BLOCK))
     )
     if magic != MAGIC:
         raise ValueError(f"{page} is not a page of this format")
@@ -189,6 +195,7 @@ def understand(page: str, status: Status, blocks: dict[int, bytes]) -> ProcessSt
         most_calls=most_calls,
         channels=_channels(blocks),
         has_all_channels=not hides,
+        descriptor=descriptor,
     )
 
 

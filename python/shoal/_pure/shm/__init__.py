@@ -13,6 +13,7 @@ from shoal._pure.shm.channel_base import ChannelBase
 from shoal._pure.shm.lease import ShmMessage
 from shoal._pure.shm.parcel import ShmParcel
 from shoal._pure.shm.queue import ShmQueue
+from shoal._pure.shm.queue_list import shm_queues
 from shoal._pure.shm.reservation import ShmReservation
 from shoal._pure.shm.session import ShmSession, shm_gc
 
@@ -24,4 +25,5 @@ __all__ = [
     "ShmReservation",
     "ShmSession",
     "shm_gc",
+    "shm_queues",
 ]

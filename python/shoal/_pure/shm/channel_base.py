@@ -17,9 +17,10 @@ _TURN_S: Final = 0.1
 class ChannelBase:
     """Puts and gets of a `Channel`; see `_rust.pyi`."""
 
-    __slots__ = ("_direct_queues",)
+    __slots__ = ("_direct_gets", "_direct_puts")
     __module__ = "shoal._backend"
-    _direct_queues: dict[Any, ShmQueue]
+    _direct_puts: dict[Any, ShmQueue]
+    _direct_gets: dict[Any, ShmQueue]
 
     if TYPE_CHECKING:  # the subclass has these
         _put_slowly: Any
@@ -32,7 +33,7 @@ class ChannelBase:
         """Create a handle with no queues; the subclass adds and removes them at any time."""
         del args, kwargs
         self = object.__new__(cls)
-        self._direct_queues = {}
+        self._direct_puts, self._direct_gets = {}, {}
         return self
 
     def put(
@@ -124,7 +125,7 @@ class ChannelBase:
         waited = 0.0
         queue = None
         if async_op is False and queue_name is None and lease is False and _is_usual(timeout):
-            queue = self._direct_queue(key)
+            queue = _direct_queue(self._direct_gets, key)
         if queue is not None:
             begun = time.monotonic()
             try:
@@ -146,7 +147,8 @@ class ChannelBase:
         Raises:
             ChannelEmpty: The key holds no item. Other errors are the same as for `get`.
         """
-        queue = self._direct_queue(key) if queue_name is None and lease is False else None
+        usual = queue_name is None and lease is False
+        queue = _direct_queue(self._direct_gets, key) if usual else None
         if queue is None:
             return self._get_nowait_slowly(key, queue_name, lease)
         try:
@@ -156,17 +158,9 @@ class ChannelBase:
         # Outside of the handler, so that the raised error has no context.
         raise self._explain(failed)
 
-    def _direct_queue(self, key: Any) -> ShmQueue | None:
-        """Return the queue of a key; None if the key has to take the slow path."""
-        try:
-            queue = self._direct_queues.get(key)
-        except Exception:  # noqa: BLE001  (the key is not hashable; the slow path says so)
-            return None
-        return queue if isinstance(queue, ShmQueue) else None
-
     def _is_put(self, item: Any, weight: Any, key: Any) -> bool:
         """Try to put an object; return whether it is in the queue. The slow path raises errors."""
-        queue = self._direct_queue(key)
+        queue = _direct_queue(self._direct_puts, key)
         if queue is None:
             return False
         try:
@@ -182,3 +176,12 @@ def _is_usual(timeout: Any) -> bool:
         return True
     # The comparison is False for NaN.
     return type(timeout) in (int, float) and 0 <= timeout <= math.inf
+
+
+def _direct_queue(queues: dict[Any, ShmQueue], key: Any) -> ShmQueue | None:
+    """Return the queue of a key; None if the key has to take the slow path."""
+    try:
+        queue = queues.get(key)
+    except Exception:  # noqa: BLE001  (the key is not hashable; the slow path says so)
+        return None
+    return queue if isinstance(queue, ShmQueue) else None

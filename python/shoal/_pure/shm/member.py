@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -27,7 +28,7 @@ from shoal.errors import ChannelClosed, ChannelError, ChannelNotFoundError, Shoa
 from shoal.fork import ChildStage, in_child
 from shoal.process import own_process
 
-__all__ = ["PATIENCE_S", "Facts", "Member", "member_of", "own_folders"]
+__all__ = ["PATIENCE_S", "Facts", "Member", "facts_of", "member_of", "own_folders"]
 
 T = TypeVar("T")
 
@@ -44,6 +45,23 @@ class Facts(NamedTuple):
     backlog: int
     policy: str
     spill: str | None
+
+
+def facts_of(folder: Path, db: sqlite3.Connection) -> Facts:
+    """Return the arguments of a session.
+
+    Raises:
+        ChannelError: Another version of shoal made the tables.
+    """
+    version, *facts = db.execute(
+        "SELECT format, max_bytes, backlog, policy, spill FROM session"
+    ).fetchone()
+    if version != FORMAT:
+        raise ChannelError(
+            f"the session at {folder} has tables of version {version}, this process knows "
+            f"{FORMAT}: run the same version of shoal everywhere"
+        )
+    return Facts(*facts)
 
 
 class Member:
@@ -69,17 +87,7 @@ class Member:
         self._serial = 0
         self._swept = time.monotonic()
         self._tables = Tables(folder / TABLES)
-        found = self._tables.read(
-            lambda db: db.execute(
-                "SELECT format, max_bytes, backlog, policy, spill FROM session"
-            ).fetchone()
-        )
-        if found["format"] != FORMAT:
-            raise ChannelError(
-                f"the session at {folder} has tables of version {found['format']}, this process "
-                f"knows {FORMAT}: run the same version of shoal everywhere"
-            )
-        self.facts = Facts(*found[1:])
+        self.facts = self._tables.read(partial(facts_of, folder))
         self._folders = [folder, *([Path(self.facts.spill)] if self.facts.spill else [])]
 
     def write(

@@ -125,9 +125,9 @@ class Tables:
         """
         return self._retried(lambda db: self._committed(db, work, undone), patience)
 
-    def read(self, work: Work[T]) -> T:
+    def read(self, work: Work[T], patience: float = LONGEST_S) -> T:
         """Run one query; raises the same errors as `write`."""
-        return self._retried(work, LONGEST_S)
+        return self._retried(work, patience)
 
     def version(self) -> tuple[int, int]:
         """Return a value that differs whenever any process may have changed the tables."""
