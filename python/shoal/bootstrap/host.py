@@ -22,6 +22,7 @@ from typing import Any
 
 import ray
 
+import shoal._ray  # noqa: F401  (it gives this process a state page, before the constructor runs)
 from shoal.bootstrap.call_value import CallValue, carries_unchanged
 from shoal.bootstrap.children import ChildPrograms
 from shoal.bootstrap.code import prefer_shipped
