@@ -12,6 +12,7 @@ from shoal.errors import TransportError
 __all__ = [
     "Origin",
     "ProcessId",
+    "find_host",
     "forked_error",
     "is_running",
     "own_process",
@@ -35,11 +36,14 @@ class ProcessId(NamedTuple):
     started: int
 
 
-@functools.cache
-def _this_host() -> str:
+def find_host() -> str:
+    """Name this machine and its pid namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     # Containers on one machine share the boot id but have separate pids.
     return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+
+
+_this_host = functools.cache(find_host)
 
 
 def _read_stat(pid: int) -> tuple[str, int | None]:

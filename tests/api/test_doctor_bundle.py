@@ -97,7 +97,7 @@ def test_equal_stacks_are_printed_once_the_fewest_first(monkeypatch):
     ]
     job = JobProcesses("job", [one.state for one in found], NOW)
     for module in (show_doctor, show_stacks):
-        monkeypatch.setattr(module, "read_jobs", lambda _: [job])
+        monkeypatch.setattr(module, "read_jobs", lambda *_: [job])
     monkeypatch.setattr(show_stacks, "take_stacks", lambda _: found)
     lines = CliRunner().invoke(app, ["doctor", "--stacks"]).output.splitlines()
     lines = lines[lines.index("Stacks of job (Python frames only)") + 1 :]

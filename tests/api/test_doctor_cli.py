@@ -37,9 +37,10 @@ def state(address, *activities, status="running", uses="", most=1):
 def doctor(monkeypatch):
     """Examine a job of some processes; return the lines of the output, and the exit code."""
 
-    def run(*states, **env):
+    def run(*states, unseen=(), **env):
+        job = JobProcesses("job", states, NOW, unseen)
         monkeypatch.setattr(show_doctor, "_BETWEEN_S", 0)
-        monkeypatch.setattr(show_doctor, "read_jobs", lambda _: [JobProcesses("job", states, NOW)])
+        monkeypatch.setattr(show_doctor, "read_jobs", lambda *_: [job])
         done = CliRunner().invoke(app, ["doctor"], env=env)
         lines = done.output.splitlines()
         return lines[1:], done.exit_code
@@ -99,11 +100,7 @@ def test_it_names_a_circle_and_who_waits_for_it(doctor):
             "has been in `load` for 40 s; its event loop stands still for 39 s",
             0,
         ),
-        (
-            state("c:0"),
-            "has no state page here: it is on another node, has not begun, or has ended",
-            0,
-        ),
+        (state("c:0"), "has no state page: it has not begun, or has ended", 0),
     ],
 )
 def test_it_says_why_a_process_does_not_answer(doctor, culprit, text, code):
@@ -183,6 +180,27 @@ def test_a_wait_that_ends_by_itself_is_named_all_the_same(doctor):
     assert lines[0].startswith("- These wait for each other, if no other process ends it: a:0")
     assert code == 0
     assert doctor(state("driver"), *polls, SHOAL_HANG="20")[1] == 1
+
+
+def test_a_node_that_does_not_answer_is_wrong_and_may_have_the_process(doctor):
+    waiting = state("a:0", call("step", 70, wait("recv", 20, "b:0")))
+    silent = "node 2 (10.0.0.3) did not answer within 10 s"
+    away = "has no state page here: it is on a node that is not seen, has not begun, or has ended"
+    lines = [f"- a:0 waits for b:0, which {away}. a:0 waits 20 s in `recv`.", f"- {silent}"]
+    assert doctor(waiting, unseen=(silent,)) == (lines, 1)
+
+
+def test_a_circle_over_channels_is_one_only_if_all_nodes_were_seen(doctor):
+    states = [
+        state("driver", wait("wait", 80, "a:0", on="a.f")),
+        state("a:0", call("f", 70, wait("get", 63, channel="x")), uses="-x +y"),
+        state("b:0", call("f", 70, wait("get", 62, channel="y")), uses="-y +x"),
+    ]
+    assert doctor(*states)[0][0].startswith("- A circle, in which none can go on")
+    silent = "node 1 (10.0.0.3) did not answer within 10 s"
+    lines, _ = doctor(*states, unseen=(silent,))
+    assert lines[0].startswith("- These wait for each other, if no other process ends it")
+    assert lines[1:] == [f"- {silent}"]
 
 
 def test_a_wait_that_names_no_process_is_wrong_once_it_is_long(doctor):

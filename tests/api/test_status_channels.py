@@ -38,9 +38,12 @@ Channels
 """
 
 
-def state(address, *uses, wait=None):
+HERE = Path("a page of this node")
+
+
+def state(address, *uses, wait=None, page=HERE):
     waits = () if wait is None else (wait,)
-    return ProcessState(address, 100, 1, 0, 0, "running", waits, 0, channels=uses)
+    return ProcessState(address, 100, 1, 0, 0, "running", waits, 0, channels=uses, page=page)
 
 
 def queue(key, **numbers):
@@ -81,7 +84,7 @@ def printed(monkeypatch):
         raise found
 
     def run(*states, arguments=(), memory=listed):
-        monkeypatch.setattr(show_status, "read_jobs", lambda _: [JobProcesses("j", states, NOW)])
+        monkeypatch.setattr(show_status, "read_jobs", lambda *_: [JobProcesses("j", states, NOW)])
         monkeypatch.setattr(
             show_status, "read_channels", partial(read_channels, list_queues=memory)
         )
@@ -132,6 +135,31 @@ def test_of_many_keys_those_that_matter_are_shown(printed):
     assert rows[0][1] == "'waits'"
     assert [row[0] for row in rows[1:10]] == [str(n) for n in range(99, 90, -1)]
     assert rows[10] == ["91", "more", str(sum(range(91)))]
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "line"),
+    [
+        (None, "/of_there", "its items are on another node"),
+        ("", "/of_there", "its items are on another node"),
+        (None, "", "no process of this node has used it"),
+        ("/gone", "", None),
+        ("/gone", "/of_there", "its items are on another node"),
+        ("/rollouts", "/of_there", "other items are on another node"),
+        ("/rollouts", "/rollouts", ""),
+    ],
+)
+def test_a_channel_of_another_node_was_not_removed(here, there, line):
+    def listed(token):
+        if token in MEMORY and token != "/removed":
+            return MEMORY[token]
+        raise ChannelNotFoundError(token)
+
+    states = [state("there:0", ChannelUse("a", there, True, False), page=Path())]
+    if here is not None:
+        states.append(state("here:0", ChannelUse("a", here, False, True)))
+    found = [channel.unread for channel in read_channels(states, listed)]
+    assert found == ([] if line is None else [(line,) if line else ()])
 
 
 def test_without_channels_there_is_no_table(printed):

@@ -33,9 +33,9 @@ Job: shoal@10.0.0.1:6379
 def table(monkeypatch):
     """Print the table of some processes at 80 columns."""
 
-    def printed(*states):
-        job = JobProcesses("shoal@10.0.0.1:6379", states, NOW)
-        monkeypatch.setattr(show_status, "read_jobs", lambda _: [job])
+    def printed(*states, unseen=()):
+        job = JobProcesses("shoal@10.0.0.1:6379", states, NOW, unseen)
+        monkeypatch.setattr(show_status, "read_jobs", lambda *_: [job])
         done = CliRunner().invoke(app, ["status"], env={"COLUMNS": "80"})
         assert done.exit_code == 0, done.output
         assert all(len(line) <= 80 for line in done.output.splitlines())
@@ -91,6 +91,19 @@ def test_peers_that_do_not_fit_are_counted(table):
     assert "broadcast 5.0 s: env:0, env:1, env:2 and 497 more" in " ".join(printed.split())
 
 
+def test_processes_of_several_nodes_show_their_nodes_and_what_is_unseen(table):
+    unseen = ("node 8 (10.0.0.9) did not answer within 10 s", "Ray has declared node 9 dead")
+    envs = [process(f"env:{n}", pid=n, node=n % 8) for n in range(64) if n % 8 != 5]
+    lines = table(process("driver", pid=9), *envs, unseen=unseen).splitlines()
+    assert lines[0] == "Processes: 57 on 7 nodes"
+    assert [line.split()[:3] for line in (lines[3], lines[5])] == [
+        ["process", "node", "pid"],
+        ["driver", "0", "9"],
+    ]
+    assert "0-4,6-7" in lines[6]
+    assert [line.strip() for line in lines[-2:]] == list(unseen)
+
+
 def test_a_child_is_marked_and_left_out_once_it_is_dead(table):
     printed = table(
         process("env:0", pid=1),
@@ -103,14 +116,14 @@ def test_a_child_is_marked_and_left_out_once_it_is_dead(table):
 
 def test_the_json_has_all_facts(tmp_path, monkeypatch):
     monkeypatch.setenv("SHOAL_SHM_DIR", str(tmp_path))
-    show_process("shoal@10.0.0.1:6379", "actor:3", 1)
+    show_process("shoal@10.0.0.1:6379", "actor:3", 1, num_nodes=1)
     with calling("train"):
         done = CliRunner().invoke(app, ["status", "--json"])
     hide_process()
     (job,) = json.loads(done.output)
     (found,) = job["processes"]
     (activity,) = found.pop("activities")
-    assert job["job"] == "shoal@10.0.0.1:6379"
+    assert (job["job"], job["unseen"]) == ("shoal@10.0.0.1:6379", [])
     assert found == {
         "address": "actor:3",
         "group": "actor",

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from shoal.cli import show_top
 from shoal.cli.app import app
+from shoal.observe import JobProcesses
 from shoal.state import calling, hide_process, show_process
 from support.processes import DEADLINE_S, killed
 from support.state_pages import NOW, call, process, wait
@@ -68,8 +69,8 @@ Job: shoal@10.0.0.1:6379
 """
 
 
-def look(states, *, jobs=(JOB,)):
-    found = dict.fromkeys(jobs, states)
+def look(states, *, jobs=(JOB,), unseen=()):
+    found = [JobProcesses(job, states, NOW, unseen) for job in jobs]
     return show_top.look_at(found, show_top.look_at(found, None, NOW - 1), NOW)
 
 
@@ -171,6 +172,14 @@ def test_each_job_has_a_section_and_causes_name_the_job():
     assert starts == [["a:", "rollout:0"], ["b:", "rollout:0"]]
 
 
+def test_nodes_that_do_not_answer_are_named_below_the_causes():
+    unseen = [f"node {n} (10.0.0.{n}) did not answer within 2 s" for n in range(1, 6)]
+    lines, _ = drawn(THREE, unseen=unseen)
+    assert lines[-5:-1] == [*(f"- {one}" for one in unseen[:3]), "- 2 more: shoal doctor"]
+    lines, _ = drawn(THREE, jobs=("a", "b"), unseen=unseen[:1])
+    assert lines[-3:-1] == [f"- {job}: {unseen[0]}" for job in "ab"]
+
+
 def test_it_waits_for_a_job_and_shows_what_is_left_of_one():
     lines, _ = drawn([])
     text = "No job of this user shows its state on this node (in /dev/shm). Waiting for one."
@@ -186,7 +195,8 @@ def test_it_fits_a_screen_that_is_too_small(size):
 
 
 def test_the_first_look_names_no_cause():
-    assert show_top.look_at({JOB: THREE}, None, NOW).causes == []
+    job = JobProcesses(JOB, THREE, NOW)
+    assert show_top.look_at([job], None, NOW).causes == []
 
 
 def test_without_a_terminal_it_says_so_and_exits_with_2():

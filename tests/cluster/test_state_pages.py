@@ -148,5 +148,5 @@ def test_the_doctor_names_workers_that_wait_for_each_other(launch, capsys):
 
 
 def _examined_circle(capsys):
-    examine(None)
+    examine(None, None)
     return "A circle, in which none can go on: one" in capsys.readouterr().out

@@ -40,5 +40,5 @@ def wait(operation, seconds, on="", *peers, num_peers=None):
     return Activity("wait", operation, on, peers, count, NOW - seconds, 7)
 
 
-def process(address, *activities, pid=100, status="running", hidden=0, parent=0):
-    return ProcessState(address, pid, 1, parent, 0, status, activities, hidden)
+def process(address, *activities, pid=100, status="running", hidden=0, parent=0, node=0):
+    return ProcessState(address, pid, 1, parent, node, status, activities, hidden)

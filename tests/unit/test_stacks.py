@@ -192,6 +192,16 @@ def test_a_dead_process_is_left_out_and_its_files_go_with_its_page(start, folder
 
 
 @pytest.mark.process
+def test_a_process_of_another_node_is_not_asked():
+    show_process("job", "actor:0", 0)
+    (here,) = states()
+    there = [replace(here, page=Path(), node_rank=rank) for rank in (2, -1)]
+    assert [(one.threads, one.problem) for one in take_stacks(there)] == [
+        ({}, "is on node 2: run `shoal doctor --stacks` there"),
+        ({}, "is on another node: run `shoal doctor --stacks` there"),
+    ]
+
+
 def test_a_forked_child_answers_for_itself():
     show_process("job", "actor:0", 0)
 

@@ -1,4 +1,4 @@
-"""`shoal doctor`: says why the processes of this user's jobs on this node stand still."""
+"""`shoal doctor`: says why the processes of this user's jobs stand still."""
 
 import importlib
 from contextlib import redirect_stdout
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli.jobs_folder import JobsFolder
+from shoal.cli.jobs_read import JobsFolder, LocalOnly, NodesTimeout, asking
 from shoal.context import memory_folder
 from shoal.errors import ShoalValueError
 
@@ -30,24 +30,28 @@ def doctor_command(
             show_default=False,
         ),
     ] = None,
+    local: LocalOnly = False,
+    timeout: NodesTimeout = 10.0,
 ) -> None:
-    """Say which processes of your jobs on this node the others wait for, and which wait in a circle.
+    """Say which processes of your jobs the others wait for, and which wait in a circle.
 
     The exit code is 1 if something is wrong: a circle, a process that is dead or stopped, a job in
-    which no process can go on, or a wait of more than SHOAL_HANG seconds (300); or if there is no job.
+    which no process can go on, a wait of more than SHOAL_HANG seconds (300), or another node of the
+    job that does not answer; or if there is no job.
     """
     # Imported only now, so that help and usage errors are fast.
     examine = importlib.import_module("shoal.cli.show_doctor").examine
     try:
-        with redirect_stdout(StringIO()) as said:
-            is_wrong = examine(folder)
-        typer.echo(said.getvalue(), nl=False)
-        if stacks or bundle is not None:
-            show = importlib.import_module("shoal.cli.show_stacks")
-            if stacks:
-                show.show_stacks(folder)
-            if bundle is not None:
-                show.make_bundle(bundle, folder, said.getvalue())
+        with asking(timeout, local=local) as nodes:
+            with redirect_stdout(StringIO()) as said:
+                is_wrong = examine(folder, nodes)
+            typer.echo(said.getvalue(), nl=False)
+            if stacks or bundle is not None:
+                show = importlib.import_module("shoal.cli.show_stacks")
+                if stacks:
+                    show.show_stacks(folder, nodes)
+                if bundle is not None:
+                    show.make_bundle(bundle, folder, said.getvalue(), nodes)
     except ShoalValueError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None

@@ -18,7 +18,7 @@ from rich.live import Live
 
 from shoal.cli.show_top import Look, View, frame, look_at
 from shoal.context import memory_folder
-from shoal.observe import read_jobs
+from shoal.observe import OtherNodes, read_jobs
 
 __all__ = ["run_top"]
 
@@ -29,11 +29,12 @@ _SIZE = (80, 24)
 """Columns and lines of a terminal that does not know them."""
 
 
-def run_top(folder: Path | None, interval: float) -> None:
-    """Show what the processes of this user's jobs on this node do, until the user ends it.
+def run_top(folder: Path | None, nodes: OtherNodes | None, interval: float) -> None:
+    """Show what the processes of this user's jobs do, until the user ends it.
 
     Args:
         folder: The folder that has the folders of the jobs; None for the default one.
+        nodes: Asks the other nodes of the jobs; None to look at this node alone.
         interval: Seconds between two looks.
     """
     with suppress(KeyboardInterrupt), _terminal() as (screen, wake):
@@ -43,8 +44,9 @@ def run_top(folder: Path | None, interval: float) -> None:
         while True:
             now = time.monotonic()
             if look is None or now >= due:
-                jobs = {job.name: job.states for job in read_jobs(folder)}
-                look, due = look_at(jobs, look, now), now + interval
+                # The first look is drawn before other nodes are asked, which takes seconds.
+                jobs = read_jobs(folder, None if look is None else nodes)
+                look, due = look_at(jobs, look, time.monotonic()), now + interval
             screen.console.size = size = _size()
             lines, view = frame(look, size, view, where)
             screen.update(Group(*lines), refresh=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from shoal.deadline import hang_limit
-from shoal.observe import diagnose, read_jobs
+from shoal.observe import OtherNodes, diagnose, read_jobs
 
 __all__ = ["examine"]
 
@@ -14,11 +14,12 @@ _BETWEEN_S = 0.5
 """Seconds between two looks."""
 
 
-def examine(folder: Path | None) -> bool | None:
-    """Print what the processes of this user's jobs on this node wait for.
+def examine(folder: Path | None, nodes: OtherNodes | None) -> bool | None:
+    """Print what the processes of this user's jobs wait for.
 
     Args:
         folder: The folder that has the folders of the jobs; None for the default one.
+        nodes: Asks the other nodes of the jobs; None to look at this node alone.
 
     Returns:
         Whether something is wrong; None if there is no job.
@@ -27,13 +28,16 @@ def examine(folder: Path | None) -> bool | None:
         ShoalValueError: `SHOAL_HANG` is not a positive number.
     """
     limit, is_wrong = hang_limit(), False
-    before = {job.name: job.states for job in read_jobs(folder)}
+    before = {job.name: job.states for job in read_jobs(folder, nodes)}
     time.sleep(_BETWEEN_S)  # what changes meanwhile does not stand still
-    jobs = [job for job in read_jobs(folder) if job.states]
+    jobs = [job for job in read_jobs(folder, nodes) if job.states]
     for job in jobs:
-        found = diagnose(job.states, job.now, limit, before.get(job.name, []))
+        earlier = before.get(job.name, [])
+        found = diagnose(job.states, job.now, limit, earlier, sees_all=not job.unseen)
         is_wrong |= any(finding.is_wrong for finding in found)
-        typer.echo(f"Job: {job.name}, {len(job.states)} processes on this node")
-        for sentence in [finding.sentence for finding in found] or ["Nothing stands still."]:
+        is_wrong |= bool(job.unseen) and nodes is not None
+        typer.echo(f"Job: {job.name}, {len(job.states)} processes {job.where}")
+        sentences = [*(finding.sentence for finding in found), *job.unseen]
+        for sentence in sentences or ["Nothing stands still."]:
             typer.echo(f"- {sentence}")
     return is_wrong if jobs else None

@@ -11,7 +11,7 @@ import typer
 from shoal.cli.show_status import show_status
 from shoal.cli.text import age, shown
 from shoal.errors import ShoalValueError
-from shoal.observe import JobProcesses, read_jobs
+from shoal.observe import JobProcesses, OtherNodes, read_jobs
 from shoal.observe.bundle import write_bundle
 from shoal.observe.stacks import ProcessStacks, group_stacks, take_stacks
 
@@ -21,24 +21,26 @@ _MOST_FRAMES = 12
 _MOST_NAMES = 4
 
 
-def show_stacks(folder: Path | None) -> None:
+def show_stacks(folder: Path | None, nodes: OtherNodes | None) -> None:
     """Print the stacks of the processes of this user's jobs on this node, equal ones once.
 
     Args:
         folder: The folder that has the folders of the jobs; None for the default one.
+        nodes: Asks the other nodes, whose processes are named; None to read this node alone.
     """
-    for job in read_jobs(folder):
+    for job in read_jobs(folder, nodes):
         for line in _text(job, take_stacks(job.states)):
             typer.echo(line)
 
 
-def make_bundle(path: Path, folder: Path | None, examined: str) -> None:
+def make_bundle(path: Path, folder: Path | None, examined: str, nodes: OtherNodes | None) -> None:
     """Write what is known of this user's jobs on this node into one file, and print what is in it.
 
     Args:
         path: The file; or a folder, where the file gets a name with the time.
         folder: The folder that has the folders of the jobs; None for the default one.
         examined: What `shoal doctor` has said.
+        nodes: Asks the other nodes for their state pages; None to read this node alone.
 
     Raises:
         ShoalValueError: The file cannot be written.
@@ -46,8 +48,8 @@ def make_bundle(path: Path, folder: Path | None, examined: str) -> None:
     if path.is_dir():
         path /= time.strftime("shoal-doctor-%Y%m%d-%H%M%S.zip")
     with redirect_stdout(StringIO()) as status:
-        show_status(folder, as_json=True)
-    jobs = read_jobs(folder)
+        show_status(folder, nodes, as_json=True)
+    jobs = read_jobs(folder, nodes)
     stacks = {job.name: take_stacks(job.states) for job in jobs}
     grouped = "".join(f"{line}\n" for job in jobs for line in _text(job, stacks[job.name]))
     texts = {"doctor.txt": examined, "status.json": status.getvalue(), "stacks.txt": grouped}

@@ -9,8 +9,8 @@ from typing import Any
 import typer
 
 from shoal.cli.show_channels import channel_sections, channels_as_json
-from shoal.cli.text import age, console, name_of, print_sections
-from shoal.observe import read_channels, read_jobs
+from shoal.cli.text import age, console, name_of, print_sections, ranges
+from shoal.observe import JobProcesses, OtherNodes, read_channels, read_jobs
 from shoal.planner.report import Section
 from shoal.state import Activity, ProcessState
 
@@ -19,39 +19,46 @@ __all__ = ["by_address", "folded", "show_status"]
 _MOST_ROWS = 20
 """Number of processes of a group up to which each has a row of its own."""
 
-_COLUMNS = ("process", "#pid", "state", "call", "wait")
+_COLUMNS = ("process", "node", "#pid", "state", "call", "wait")
 
 
-def show_status(folder: Path | None, *, as_json: bool) -> bool:
-    """Print what the processes of this user's jobs on this node do now.
+def show_status(folder: Path | None, nodes: OtherNodes | None, *, as_json: bool) -> bool:
+    """Print what the processes of this user's jobs do now.
 
     Args:
         folder: The folder that has the folders of the jobs; None for the default one.
+        nodes: Asks the other nodes of the jobs; None to read this node alone.
         as_json: Whether to print JSON instead of tables.
 
     Returns:
         Whether there is any process.
     """
-    jobs = [(job, states) for job in read_jobs(folder) if (states := by_address(job.states))]
+    found = read_jobs(folder, nodes)
+    jobs = [(job, states) for job in found if (states := by_address(job.states))]
     if not jobs:
         return False
     if as_json:
-        found = [
+        as_objects = [
             {
                 "job": job.name,
                 "processes": [_process(state, job.now) for state in states],
                 "channels": channels_as_json(read_channels(states)),
+                "unseen": job.unseen,
             }
             for job, states in jobs
         ]
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(as_objects, indent=2))
         return True
+    count = sum(len(states) for _, states in jobs)
+    num_nodes = len(_nodes(state for _, states in jobs for state in states))
+    head = f"Processes on this node: {count}"
+    if num_nodes > 1:
+        head = f"Processes: {count} on {num_nodes} nodes"
     sections: list[Section] = []
     for job, states in jobs:
-        sections.append(Section(f"Job: {job.name}", _COLUMNS, list(_rows(states, job.now))))
-        sections += channel_sections(read_channels(states))
+        sections += [_section(job, states), *channel_sections(read_channels(states))]
     with console() as out:
-        out.print(f"Processes on this node: {sum(len(states) for _, states in jobs)}", style="bold")
+        out.print(head, style="bold")
         print_sections(sections, out)
     return True
 
@@ -64,6 +71,18 @@ def by_address(states: Iterable[ProcessState]) -> list[ProcessState]:
 
 
 # As a table.
+
+
+def _section(job: JobProcesses, states: list[ProcessState]) -> Section:
+    rows = [_COLUMNS, *_rows(states, job.now)]
+    if len(_nodes(states)) < 2:  # noqa: PLR2004  (the column of the node tells nothing)
+        rows = [(process, *others) for process, _, *others in rows]
+    return Section(f"Job: {job.name}", rows[0], rows[1:], "\n".join(job.unseen))
+
+
+def _nodes(states: Iterable[ProcessState]) -> list[int]:
+    """Return the ranks of the nodes that are known."""
+    return sorted({state.node_rank for state in states if state.node_rank >= 0})
 
 
 def _rows(states: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
@@ -101,7 +120,8 @@ def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
     """Return the rows of processes that do the same; times are those of the longest."""
     first = min(same, key=lambda state: min((a.since for a in state.activities), default=now))
     pid = str(first.pid) if len(same) == 1 else f"{len(same)} pids"
-    head: tuple[str, ...] = (name_of(same), pid, first.status)
+    node = ranges(_nodes(same)) or "-"
+    head: tuple[str, ...] = (name_of(same), node, pid, first.status)
     done = False
     for activity in first.activities:
         is_call = activity.kind == "call"
@@ -109,7 +129,7 @@ def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
         call = f"{activity.operation} {age(now - activity.since)}" if is_call else "-"
         for wait in waits or (None,):
             yield (*head, call, "-" if wait is None else _wait(wait, now))
-            head, call, done = ("", "", ""), "", True
+            head, call, done = ("", "", "", ""), "", True
     if first.hidden:
         yield (*head, f"{first.hidden} more, not shown", "-")
     elif not done:

@@ -14,7 +14,7 @@ from rich.text import Text
 from shoal.cli.show_status import by_address, folded
 from shoal.cli.text import age, name_of, ranges, shown
 from shoal.deadline import hang_limit
-from shoal.observe import diagnose
+from shoal.observe import JobProcesses, diagnose
 from shoal.observe.causes import Kind
 from shoal.state import Activity, ProcessState
 
@@ -73,11 +73,13 @@ class Look(NamedTuple):
     Attributes:
         jobs: The processes of each job.
         causes: What they wait for, the worst first.
+        unseen: What of the jobs is not shown.
         now: The time, as `time.monotonic()` of the node.
     """
 
     jobs: Mapping[str, Sequence[ProcessState]]
     causes: Sequence[str]
+    unseen: Sequence[str]
     now: float
 
 
@@ -130,27 +132,31 @@ class _Row(NamedTuple):
         return 0 if sort == "address" else of.since if of else math.inf
 
 
-def look_at(jobs: Mapping[str, Iterable[ProcessState]], before: Look | None, now: float) -> Look:
+def look_at(jobs: Iterable[JobProcesses], before: Look | None, now: float) -> Look:
     """Return what the processes do, and find what they wait for.
 
     Args:
-        jobs: The processes of each job.
+        jobs: The jobs.
         before: The look before this one: a process that has changed since then works. Without it,
             nothing is said about causes.
         now: The time, as `time.monotonic()` of the node.
     """
-    found = {job: by_address(states) for job, states in jobs.items()}
-    found = {job: states for job, states in found.items() if states}
+    shown = [(job, states) for job in jobs if (states := by_address(job.states))]
+    of_job = {job.name: f"{job.name}: " if len(shown) > 1 else "" for job, _ in shown}
     earlier = {} if before is None else before.jobs
     causes = [
-        (get_args(Kind).index(one.cause.kind), one.cause.since, job if len(found) > 1 else "", one)
-        for job, states in found.items()
-        if job in earlier
-        for one in diagnose(states, now, hang_limit(), earlier[job])
+        (get_args(Kind).index(one.cause.kind), one.cause.since, of_job[job.name] + one.sentence)
+        for job, states in shown
+        if job.name in earlier
+        for one in diagnose(states, now, hang_limit(), earlier[job.name], sees_all=not job.unseen)
     ]
     causes.sort(key=lambda one: one[:2])
-    sentences = [f"{job}: {one.sentence}" if job else one.sentence for *_, job, one in causes]
-    return Look(found, sentences, now)
+    return Look(
+        {job.name: states for job, states in shown},
+        [sentence for *_, sentence in causes],
+        [of_job[job.name] + sentence for job, _ in shown for sentence in job.unseen],
+        now,
+    )
 
 
 def frame(look: Look, size: tuple[int, int], view: View, where: Path) -> tuple[list[Text], View]:
@@ -166,7 +172,7 @@ def frame(look: Look, size: tuple[int, int], view: View, where: Path) -> tuple[l
         The lines, and the view with what was shown.
     """
     width, height = size
-    head, causes = _summary(look, width), _causes(look.causes, width)
+    head, causes = _summary(look, width), _last(look, width)
     room = max(1, height - len(head) - len(causes) - 2)  # the heads of columns, and the last line
     sections, fold = _sections(look, view, room)
     every = [row for rows in sections.values() for row in rows]
@@ -218,20 +224,21 @@ def _many(count: int, what: str, plural: str = "s") -> str:
     return f"{count} {what}{'' if count == 1 else plural}"
 
 
-def _causes(causes: Sequence[str], width: int) -> list[Text]:
+def _last(look: Look, width: int) -> list[Text]:
+    """Return the lines of the worst causes, and of what is not shown."""
     lines: list[str] = []
     width = max(width, _LEAST_WRAP)
-    for cause in causes[:_MOST_CAUSES]:
+    for sentence in (*look.causes[:_MOST_CAUSES], *look.unseen[:_MOST_CAUSES]):
         lines += textwrap.wrap(
-            cause,
+            sentence,
             width,
             initial_indent="- ",
             subsequent_indent="  ",
             max_lines=_LINES_OF_CAUSE,
             placeholder="…",
         )
-    more = len(causes) - _MOST_CAUSES
-    if more > 0:
+    more = sum(max(0, len(found) - _MOST_CAUSES) for found in (look.causes, look.unseen))
+    if more:
         lines.append(f"- {more} more: shoal doctor")
     return [Text(line) for line in lines]
 

@@ -1,4 +1,4 @@
-"""`shoal top`: the live view of what the processes of this user's jobs on this node do."""
+"""`shoal top`: the live view of what the processes of this user's jobs do."""
 
 import importlib
 import os
@@ -7,19 +7,23 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli.jobs_folder import JobsFolder
+from shoal.cli.jobs_read import JobsFolder, LocalOnly, asking
 from shoal.deadline import hang_limit
 from shoal.errors import ShoalValueError
 
 __all__ = ["top_command"]
+
+_NODES_S = 2.0
+"""Seconds to wait for the other nodes at each look."""
 
 
 def top_command(
     folder: JobsFolder = None,
     *,
     interval: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 1.0,
+    local: LocalOnly = False,
 ) -> None:
-    """Show what each process of your jobs on this node does, until you press q; ? shows the keys.
+    """Show what each process of your jobs does, until you press q; ? shows the keys.
 
     It is the live view of `shoal status`; its last lines are those of `shoal doctor`.
     """
@@ -33,4 +37,6 @@ def top_command(
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     # Imported only now, so that help and usage errors are fast.
-    importlib.import_module("shoal.cli.run_top").run_top(folder, interval)
+    run_top = importlib.import_module("shoal.cli.run_top").run_top
+    with asking(_NODES_S, local=local) as nodes:
+        run_top(folder, nodes, interval)

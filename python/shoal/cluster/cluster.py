@@ -37,6 +37,7 @@ from shoal.cluster.job import (
     launch_managers,
 )
 from shoal.cluster.logs import DistributedRayLogCollector, check_log_folder
+from shoal.cluster.node_record import forget_nodes
 from shoal.cluster.progress import log_to_stderr, timed_step
 from shoal.cluster.stop import prepare_stop
 from shoal.config import ClusterConfig, load
@@ -351,6 +352,8 @@ class Cluster(DescribedCluster):
             self._end_hosts()
             if not self._started_ray:
                 end_actors([*self._actors.values(), *self._job.managers])
+                if self._owner:
+                    forget_nodes(self._job.namespace)
                 self._end_logs()  # it still needs Ray
             self._disconnect()
             if self._owner:

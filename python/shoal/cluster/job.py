@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal._backend import backend
 from shoal._ray import NAME_TAKEN, find_actor, get
+from shoal.cluster.node_record import note_nodes
 from shoal.cluster.progress import timed_step
 from shoal.config import ClusterConfig
 from shoal.context import set_context
@@ -131,6 +132,7 @@ def launch_managers(
                         "cluster.tracer.output_file to a file in a folder that can be written "
                         f"there, or cluster.tracer.enable to false ({error})"
                     ) from error
+        note_nodes(namespace, nodes)
         set_context(namespace=namespace, node_rank=_own_node_rank(nodes), num_nodes=len(nodes))
         port = NodeManager.get_proxy().get_master_port()
     except BaseException:

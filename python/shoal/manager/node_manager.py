@@ -55,7 +55,9 @@ class NodeManager(Manager):
         self._notes: dict[str, Any] = {}
         if namespace:
             accept_calls(0)
-            set_context(name=self.MANAGER_NAME, namespace=namespace, node_rank=0)
+            set_context(
+                name=self.MANAGER_NAME, namespace=namespace, node_rank=0, num_nodes=len(nodes)
+            )
 
     def get_nodes(self) -> list[Any]:
         """Return the nodes, in rank order."""

@@ -1,8 +1,9 @@
-"""Finds why the processes of a job stand still, from their state pages, and reads its channels."""
+"""What the processes of a job do on all its nodes, why they stand still, and what its channels hold."""
 
 from shoal.observe.causes import Cause, find_causes
 from shoal.observe.channels import ChannelQueue, ChannelState, read_channels
 from shoal.observe.jobs import JobProcesses, read_jobs
+from shoal.observe.other_nodes import OtherNodes
 from shoal.observe.sentences import Finding, age, diagnose
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "ChannelState",
     "Finding",
     "JobProcesses",
+    "OtherNodes",
     "age",
     "diagnose",
     "find_causes",

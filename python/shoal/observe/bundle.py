@@ -34,7 +34,7 @@ def write_bundle(
     stacks: Mapping[str, Sequence[ProcessStacks]],
     texts: Mapping[str, str],
 ) -> list[str]:
-    """Write a zip file with what can be found about jobs on this node, without Ray.
+    """Write a zip file with what is known of jobs, and with what can be found on this node.
 
     Args:
         path: The file, which only the user may read. One that exists is replaced.
@@ -48,7 +48,8 @@ def write_bundle(
     Raises:
         OSError: The file cannot be written.
     """
-    states = {job.name: [s for s in job.states if s.status != "dead"] for job in jobs}
+    here = {job.name: [state for state in job.states if state.is_here] for job in jobs}
+    states = {name: [s for s in found if s.status != "dead"] for name, found in here.items()}
     environments = {
         (state.pid, state.started): _variables(state.pid)
         for alive in states.values()
@@ -73,7 +74,7 @@ def write_bundle(
                 f"stacks/{_file_name(one.state)}.txt": one.text or f"{one.problem}\n"
                 for one in stacks.get(job.name, ())
             },
-            **{f"logs/{name}": text for name, text in _logs(job.states)},
+            **{f"logs/{name}": text for name, text in _logs(here[job.name])},
         }
         contents |= {f"{quote(job.name, safe='@')}/{name}": text for name, text in found.items()}
     hidden = {secrets.hide(name): secrets.hide(text) for name, text in contents.items()}

@@ -16,11 +16,11 @@ from shoal.state import Activity, ProcessState
 __all__ = ["Cause", "Kind", "find_causes"]
 
 Kind = Literal[
-    "circle", "dead", "stopped", "elsewhere", "idle", "working", "unused", "waiting"
+    "circle", "dead", "stopped", "missing", "elsewhere", "idle", "working", "unused", "waiting"
 ]  # fmt: skip
 
 _ORDER: tuple[Kind, ...] = (
-    "circle", "dead", "stopped", "elsewhere", "idle", "working", "unused", "waiting",
+    "circle", "dead", "stopped", "missing", "elsewhere", "idle", "working", "unused", "waiting",
 )  # fmt: skip
 
 _HOPE: tuple[Kind, ...] = ("working", "waiting", "stopped", "dead", "idle")
@@ -33,7 +33,7 @@ class Cause:
 
     Attributes:
         kind: A circle of processes; or what the processes do: they are dead, stopped, without a page
-            here (`elsewhere`), in no call (`idle`), or work. A channel whose other side no process
+            on all nodes (`missing`) or on those that are seen (`elsewhere`), in no call (`idle`), or work. A channel whose other side no process
             uses is `unused`. Processes are `waiting` if nothing is seen that ends their waits.
         addresses: The process; several that use one channel, or are waited for by the same ones and
             in the same call, the longest call first; of a circle,
@@ -66,6 +66,8 @@ def find_causes(
     states: Iterable[ProcessState],
     before: Iterable[ProcessState] | None = None,
     ends_before: float = -math.inf,
+    *,
+    sees_all: bool | None = None,
 ) -> list[Cause]:
     """Return what the blocked processes of a job wait for, the worst and the oldest first.
 
@@ -78,8 +80,10 @@ def find_causes(
             is known of that.
         ends_before: A time, as `time.monotonic()` of the node: waits whose deadlines come before it
             end by themselves, and are in no circle.
+        sees_all: Whether the states are those of all nodes of the job; None if only the states can
+            tell that.
     """
-    graph = WaitGraph(states, before, ends_before)
+    graph = WaitGraph(states, before, ends_before, sees_all)
     causes = [*_circles(graph), *_ends(graph)]
     causes += _waiting(graph, causes)
     return sorted(causes, key=lambda cause: (_ORDER.index(cause.kind), cause.since))
@@ -193,7 +197,7 @@ def _ends_of(graph: WaitGraph, name: str, wait: Activity) -> list[_End]:
 def _kind(graph: WaitGraph, name: str) -> Kind:
     state = graph.processes.get(name)
     if state is None:
-        return "elsewhere"
+        return "missing" if graph.sees_all else "elsewhere"
     if state.status in ("dead", "stopped"):
         return "dead" if state.status == "dead" else "stopped"
     if name in graph.blocked:

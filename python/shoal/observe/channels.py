@@ -90,21 +90,26 @@ def _read(
     queues: list[ChannelQueue] = []
     unread: list[str] = []
     tokens = {use.token for _, use in uses}
-    is_here = False
+    gone: set[str] = set()
     for token in sorted(tokens - {""}):
         try:
             listed = list_queues(token)
         except ChannelNotFoundError:
-            continue
+            gone.add(token)
         except ShoalError as error:
             unread.append(str(error))
         else:
             queues += _queues(name, listed, waits)
-        is_here = True
-    if not is_here:
-        if "" not in tokens:
-            return None
+    # A token is of the node of its process: one of another node was not removed.
+    is_away = any(use.token in gone and not state.is_here for state, use in uses)
+    if gone != tokens - {""}:
+        unread += ["other items are on another node"] * is_away
+    elif is_away or any(state.is_here and not use.token for state, use in uses):
         unread.append("its items are on another node")
+    elif gone:
+        return None
+    else:
+        unread.append("no process of this node has used it")
     return ChannelState(
         name,
         producers=tuple({state.address: state for state, use in uses if use.puts}.values()),

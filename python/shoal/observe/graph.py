@@ -40,6 +40,8 @@ class WaitGraph:
             is known of that.
         ends_before: A time, as `time.monotonic()` of the node: waits whose deadlines come before it
             end by themselves.
+        sees_all: Whether the states are those of all nodes of the job; None if only the states can
+            tell that.
 
     Attributes:
         processes: All processes.
@@ -48,6 +50,7 @@ class WaitGraph:
         works: The processes that do something else than waiting.
         blocked: The processes that only wait.
         stuck: The processes that cannot go on.
+        sees_all: Whether the processes of all nodes are here.
         is_whole: Whether no process can go on, seen or not.
     """
 
@@ -56,6 +59,7 @@ class WaitGraph:
         states: Iterable[ProcessState],
         before: Iterable[ProcessState] | None = None,
         ends_before: float = float("-inf"),
+        sees_all: bool | None = None,
     ) -> None:
         self._ends_before = ends_before
         self.processes = _named(states)
@@ -78,7 +82,11 @@ class WaitGraph:
         self._callable = {name for name in lives if self._takes_calls(name)}
         self.services = {name for name in lives if _is_service(self.processes[name])}
         self.stuck = (self.blocked | self._callable) - self.works - self.services
-        self.is_whole = self._sees_all() and lives <= self.stuck | self.services
+        self.sees_all = self._has_all_ranks() if sees_all is None else sees_all
+        # The driver may be of another user, whose pages are not read.
+        alive = [self.processes[name] for name in lives]
+        has_driver = any(state.address == DRIVER and not state.parent for state in alive)
+        self.is_whole = self.sees_all and has_driver and lives <= self.stuck | self.services
         self._free_what_can_go_on()
 
     def awaited(self, name: str, wait: Activity) -> tuple[str, ...]:
@@ -107,16 +115,10 @@ class WaitGraph:
             return False
         return state.most_calls == 0 or state.most_calls > len(_calls(state))
 
-    def _sees_all(self) -> bool:
-        """Whether the processes of all nodes are here, and the driver."""
+    def _has_all_ranks(self) -> bool:
         states = self.processes.values()
         nodes = max((state.num_nodes for state in states), default=0)
-        seen = {state.node_rank for state in states}
-        has_driver = any(
-            state.address == DRIVER and not state.parent and state.status != "dead"
-            for state in states
-        )
-        return has_driver and nodes > 0 and seen.issuperset(range(nodes))
+        return nodes > 0 and {state.node_rank for state in states}.issuperset(range(nodes))
 
     def _free_what_can_go_on(self) -> None:
         while free := {name for name in self.stuck if self._goes_on(name)}:
@@ -171,8 +173,8 @@ def _named(states: Iterable[ProcessState]) -> Mapping[str, ProcessState]:
     return named
 
 
-def _identity(state: ProcessState) -> tuple[int, int, int]:
-    return state.node_rank, state.pid, state.started
+def _identity(state: ProcessState) -> tuple[str, int, int, int]:
+    return state.address, state.node_rank, state.pid, state.started
 
 
 def _calls(state: ProcessState) -> list[Activity]:

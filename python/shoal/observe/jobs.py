@@ -1,11 +1,14 @@
-"""The jobs of this user: what their processes do now."""
+"""The jobs of this user: what their processes do now, on all nodes."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shoal.state import ProcessState, find_jobs, read_pages
+from shoal.context import memory_folder
+from shoal.observe.other_nodes import NodeAnswer, OtherNodes
+from shoal.process import own_process
+from shoal.state import ProcessState, find_jobs, read_pages, states_of
 
 __all__ = ["JobProcesses", "read_jobs"]
 
@@ -19,18 +22,67 @@ class JobProcesses:
         states: Its processes.
         now: When they were read, as `time.monotonic()` of this node. The times of all states are on
             this clock.
+        unseen: A sentence for each other node whose processes are not shown, or one for all.
     """
 
     name: str
     states: Sequence[ProcessState]
     now: float
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """The nodes of the processes, as `on this node` or `on 3 nodes`."""
+        count = len({state.node_rank for state in self.states if state.node_rank >= 0})
+        return f"on {count} nodes" if count > 1 else "on this node"
 
 
-def read_jobs(folder: Path | None = None) -> list[JobProcesses]:
-    """Read the state pages of this user's jobs on this node.
+def read_jobs(
+    folder: Path | None = None, other_nodes: OtherNodes | None = None
+) -> list[JobProcesses]:
+    """Read the state pages of this user's jobs that have a process on this node.
 
     Args:
         folder: The folder that has the folders of the jobs; None for the default one.
+        other_nodes: Asks the other nodes of jobs that have several; None to read this node alone.
     """
-    jobs = find_jobs(folder).items()
-    return [JobProcesses(job, read_pages(pages), time.monotonic()) for job, pages in jobs]
+    jobs = find_jobs(folder)
+    read = {job: read_pages(pages) for job, pages in jobs.items()}
+    spread = [job for job, states in read.items() if _has_other_nodes(states)]
+    if not spread or other_nodes is None:
+        now = time.monotonic()
+        unseen = dict.fromkeys(spread, ("the other nodes were not asked",))
+        return [JobProcesses(job, states, now, unseen.get(job, ())) for job, states in read.items()]
+    answers = other_nodes.ask(spread, folder or memory_folder())
+    # Again, as the answers may have taken seconds.
+    found = {job: _merge(read_pages(pages), answers.get(job)) for job, pages in jobs.items()}
+    now = time.monotonic()
+    return [
+        JobProcesses(job, states, now, answers[job].unseen if job in answers else ())
+        for job, states in found.items()
+    ]
+
+
+def _has_other_nodes(states: Sequence[ProcessState]) -> bool:
+    known = max((state.num_nodes for state in states), default=1)
+    return known != 1  # 0: only the driver and a process of node 0 know it
+
+
+def _merge(local: Sequence[ProcessState], answer: NodeAnswer | None) -> list[ProcessState]:
+    """Join the states of all nodes. Nodes may be containers that share the folder of the pages."""
+    if answer is None:
+        return list(local)
+    found: dict[tuple[str, int, int, str], ProcessState] = {}
+
+    def add(host: str, rank: int, states: Iterable[ProcessState]) -> None:
+        machine = host.partition("/")[0]
+        for state in states:
+            key = machine, state.pid, state.started, state.address
+            if key not in found or found[key].status == "unknown":
+                known = state.node_rank if state.node_rank >= 0 else rank
+                found[key] = replace(state, node_rank=known)
+
+    add(own_process().host, answer.own_rank, local)
+    for rank, copied, shift in answer.pages:
+        add(copied.host, rank, states_of(copied, shift))
+    return list(found.values())

@@ -46,6 +46,8 @@ def diagnose(
     now: float,
     limit: float,
     before: Iterable[ProcessState] | None = None,
+    *,
+    sees_all: bool | None = None,
 ) -> list[Finding]:
     """Return what the processes of a job wait for, the worst first.
 
@@ -55,10 +57,12 @@ def diagnose(
         limit: Seconds after which a wait is wrong. A wait whose deadline comes within them ends by
             itself.
         before: The same processes, a moment ago.
+        sees_all: Whether the states are those of all nodes of the job; None if only the states can
+            tell that.
     """
     return [
         Finding(cause, _sentence(cause, now), _is_wrong(cause, now, limit))
-        for cause in find_causes(states, before, now + limit)
+        for cause in find_causes(states, before, now + limit, sees_all=sees_all)
         if _is_shown(cause, now, limit) and not _is_manager(cause)
     ]
 
@@ -87,7 +91,7 @@ def describe_culprit(causes: Iterable[Cause], address: str, now: float) -> str:
 
 def _is_manager(cause: Cause) -> bool:
     """Whether it is a process without a page that is no worker: most managers have none."""
-    return cause.kind == "elsewhere" and ":" not in cause.addresses[0]
+    return cause.kind in ("missing", "elsewhere") and ":" not in cause.addresses[0]
 
 
 def age(seconds: float) -> str:
@@ -212,9 +216,12 @@ def _does(cause: Cause, now: float) -> str:
         return f"{be} dead" + (f"; {'it' if one else 'they'} died in {call}" if call else "")
     if cause.kind == "stopped":
         return f"{be} stopped" + (f", in {call}" if call else "")
-    if cause.kind == "elsewhere":
-        where = f"{be} on another node, {have} not begun, or {have} ended"
-        return f"{have} no state page here: {'it' if one else 'they'} {where}"
+    if cause.kind in ("missing", "elsewhere"):
+        here, where = "", ""
+        if cause.kind == "elsewhere":
+            here, where = " here", f"{be} on a node that is not seen, "
+        why = f"{where}{have} not begun, or {have} ended"
+        return f"{have} no state page{here}: {'it' if one else 'they'} {why}"
     if cause.kind == "idle":
         return f"{be} in no call"
     if activity is not None:

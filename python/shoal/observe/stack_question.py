@@ -65,6 +65,10 @@ class StackQuestion:
         self._threads: dict[str, _Thread] | None = None
         self._blocking: set[str] | None = None
         self._reason = ""
+        if not state.is_here:
+            node = f"node {state.node_rank}" if state.node_rank >= 0 else "another node"
+            self.problem = f"is on {node}: run `shoal doctor --stacks` there"
+            return
         if state.status == "stopped":
             self.problem = "is stopped, so that it cannot write its stacks"
             return

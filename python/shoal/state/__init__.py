@@ -4,6 +4,7 @@ A process writes its calls and waits into a small file in shared memory, by plai
 can read them without the help of that process: also while it is stopped, and after it was killed.
 """
 
+from shoal.state.copying import CopiedPages, copy_pages, states_of
 from shoal.state.folders import claim_report, find_jobs, remove_dead
 from shoal.state.own_page import (
     accept_calls,
@@ -22,12 +23,14 @@ from shoal.state.reading import Activity, ChannelUse, ProcessState, read_pages
 __all__ = [
     "Activity",
     "ChannelUse",
+    "CopiedPages",
     "PageEntry",
     "ProcessState",
     "accept_calls",
     "begin_wait",
     "calling",
     "claim_report",
+    "copy_pages",
     "find_jobs",
     "hide_process",
     "job_folder",
@@ -36,5 +39,6 @@ __all__ = [
     "remove_pages",
     "show_loop",
     "show_process",
+    "states_of",
     "use_channel",
 ]

@@ -24,7 +24,10 @@ __all__ = [
     "Status",
     "claim_report",
     "find_jobs",
+    "folder_of",
     "identity_of",
+    "is_of_host",
+    "is_private",
     "make_page",
     "remove_dead",
     "remove_files",
@@ -45,7 +48,7 @@ def make_page(job: str) -> Page:
     Raises:
         OSError: There is no room, or the folder is not one of this user alone.
     """
-    folder = memory_folder() / f"{_prefix()}{quote(job, safe='')}"
+    folder = folder_of(job, memory_folder())
     process = own_process()
     path = folder / f"{process.pid}-{process.started}-{_this_host()}"
     file = _create(path)
@@ -67,22 +70,37 @@ def _create(path: Path) -> int:
             path.parent.mkdir(mode=0o700)
         # Another process may remove the folder while it is empty.
         with contextlib.suppress(FileNotFoundError):
-            if not _is_private(path.parent):
+            if not is_private(path.parent):
                 raise PermissionError(f"{path.parent} is not a folder of this user alone")
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     raise FileNotFoundError(f"{path.parent} is removed again and again")
+
+
+def folder_of(job: str, parent: Path) -> Path:
+    """Return the folder of a job of this user."""
+    return parent / f"{_prefix()}{quote(job, safe='')}"
 
 
 def _prefix() -> str:
     return f"shoal-state-{os.geteuid()}-"
 
 
+def _digest(host: str) -> str:
+    return f"{zlib.crc32(host.encode()):08x}"
+
+
 @functools.cache
 def _this_host() -> str:
-    return f"{zlib.crc32(own_process().host.encode()):08x}"
+    return _digest(own_process().host)
 
 
-def _is_private(folder: Path) -> bool:
+def is_of_host(page: str, host: str) -> bool:
+    """Whether the process of a page is one of this host, by the page's name."""
+    return page.endswith(f"-{_digest(host)}")
+
+
+def is_private(folder: Path) -> bool:
+    """Whether a folder is one of this user alone."""
     found = folder.lstat()
     return (
         stat.S_ISDIR(found.st_mode)
@@ -91,9 +109,9 @@ def _is_private(folder: Path) -> bool:
     )
 
 
-def identity_of(page: Path) -> tuple[int, int] | None:
-    """Return the process id and the start time of a page's process; None if it is no page."""
-    name = _NAME.fullmatch(page.name)
+def identity_of(page: str) -> tuple[int, int] | None:
+    """Return the process id and the start time of a page's process; None if it is no page's name."""
+    name = _NAME.fullmatch(page)
     return None if name is None else (int(name[1]), int(name[2]))
 
 
@@ -143,7 +161,7 @@ def find_jobs(parent: Path | None = None) -> dict[str, Path]:
     found = {}
     for folder in sorted((parent or memory_folder()).glob(f"{_prefix()}*")):
         with contextlib.suppress(FileNotFoundError):
-            if _is_private(folder):
+            if is_private(folder):
                 found[unquote(folder.name.removeprefix(_prefix()))] = folder
     return found
 

@@ -13,7 +13,7 @@ from shoal.context import env_value
 from shoal.fork import ChildStage, in_child
 from shoal.state.folders import make_page, remove_dead, remove_files
 from shoal.state.page import FOREVER, Page, PageEntry, PageOwner, current_call
-from shoal.state.reading import read_all
+from shoal.state.reading import read_pages
 from shoal.state.stacks import StackOffer
 
 if TYPE_CHECKING:
@@ -194,8 +194,8 @@ def _open_page() -> None:
         return
     # A worker that is launched again has the address of one that died.
     folder = page.path.parent
-    found = [(path, state) for path, state in read_all(folder) if state.address == address]
-    remove_files(folder, [path for path, state in found if state.status == "dead"])
+    found = [state for state in read_pages(folder) if state.address == address]
+    remove_files(folder, [state.page for state in found if state.status == "dead"])
     try:
         _offer = StackOffer(page.path)
         _owner = _owner._replace(descriptor=_offer.descriptor)
@@ -240,5 +240,5 @@ def remove_pages(addresses: Sequence[str]) -> None:
     """
     if _page is not None:
         folder, below = _page.path.parent, tuple(f"{address}:" for address in addresses)
-        found = read_all(folder)
-        remove_files(folder, [p for p, s in found if f"{s.address}:".startswith(below)])
+        found = read_pages(folder)
+        remove_files(folder, [s.page for s in found if f"{s.address}:".startswith(below)])

@@ -5,7 +5,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -24,7 +24,15 @@ from shoal.state.page import (
     SIZE,
 )
 
-__all__ = ["Activity", "ChannelUse", "Kind", "ProcessState", "read_all", "read_pages"]
+__all__ = [
+    "Activity",
+    "ChannelUse",
+    "Kind",
+    "ProcessState",
+    "read_blocks",
+    "read_pages",
+    "understand",
+]
 
 Kind = Literal["call", "wait"]
 
@@ -96,7 +104,7 @@ class ProcessState:
         most_calls: The number of calls that it runs at once; 0 for no limit.
         channels: The channels that it has used.
         has_all_channels: Whether the page had room for all of them.
-        page: The file of its page.
+        page: The file of its page; `Path()` for a process of another node.
         descriptor: The descriptor to which its handler for stacks writes; 0 without that handler.
         loop_beat: When its event loop ran last, give or take a second, as `time.monotonic()` of the
             node; 0 if it has none, or none that has begun a call.
@@ -130,6 +138,11 @@ class ProcessState:
         return tuple(map(int, ranks)) if all(map(str.isdecimal, ranks)) else ()
 
     @property
+    def is_here(self) -> bool:
+        """Whether it is a process of this node."""
+        return self.page != Path()
+
+    @property
     def is_idle(self) -> bool:
         """Whether it is in no call and no wait."""
         return not self.activities and not self.hidden
@@ -141,25 +154,32 @@ def read_pages(folder: Path) -> list[ProcessState]:
     Args:
         folder: A folder of `find_jobs`.
     """
-    return [state for _, state in read_all(folder)]
-
-
-def read_all(folder: Path) -> Iterator[tuple[Path, ProcessState]]:
-    """Yield the same with the files of the pages."""
     try:
         pages = sorted(folder.iterdir())
     except OSError:
-        return
+        return []
+    states = []
     for page in pages:
         with contextlib.suppress(OSError, ValueError):
-            yield page, _read(page)
+            state = understand(page.name, status_of(page), read_blocks(page))
+            states.append(replace(state, page=page))
+    return states
 
 
-def _read(page: Path) -> ProcessState:
+def understand(page: str, status: Status, blocks: dict[int, bytes]) -> ProcessState:
+    """Return what a page says.
+
+    Args:
+        page: The name of its file.
+        status: Whether its process runs.
+        blocks: Its blocks.
+
+    Raises:
+        ValueError: It is no page, or one of another format.
+    """
     identity = identity_of(page)
     if identity is None:
         raise ValueError(f"{page} is not the name of a page")
-    blocks = _read_blocks(page)
     _, hidden, beat, magic, parent, node_rank, num_nodes, most_calls, hides, descriptor, length = (
         PROCESS.unpack_from(blocks.get(0, b"\0" * BLOCK))
     )
@@ -171,21 +191,20 @@ def _read(page: Path) -> ProcessState:
         started=identity[1],
         parent=parent,
         node_rank=node_rank,
-        status=status_of(page),
+        status=status,
         activities=_activities(blocks),
         hidden=hidden,
         num_nodes=num_nodes,
         most_calls=most_calls,
         channels=_channels(blocks),
         has_all_channels=not hides,
-        page=page,
         descriptor=descriptor,
         loop_beat=beat / 1e9,
     )
 
 
-def _read_blocks(page: Path) -> dict[int, bytes]:
-    """Return the blocks that two reads in a row find complete and equal."""
+def read_blocks(page: Path) -> dict[int, bytes]:
+    """Return the blocks in use that two reads in a row find complete and equal."""
     file = os.open(page, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found: dict[int, bytes] = {}
@@ -203,7 +222,7 @@ def _read_blocks(page: Path) -> dict[int, bytes]:
             time.sleep(_WRITING_S)
     finally:
         os.close(file)
-    return found
+    return {number: block for number, block in found.items() if not number or any(block[8:16])}
 
 
 def _activities(blocks: dict[int, bytes]) -> tuple[Activity, ...]:

@@ -1,0 +1,186 @@
+"""`OtherNodes`: what the processes of a job do on its other nodes.
+
+A program beside this process (`shoal.observe.ask_nodes`) joins the job's Ray and runs a short task
+on each node. So the answer needs nothing of the job but Ray's own processes. It is a program, not a
+thread: Ray blocks for minutes, or ends its process, if its control service is gone, and only a
+process can be given up at a deadline.
+"""
+
+import contextlib
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from shoal.state import CopiedPages
+
+__all__ = ["NodeAnswer", "OtherNodes", "Question"]
+
+_PROGRAM = "shoal.observe.ask_nodes"
+_GRACE_S = 2.0
+"""Seconds after the deadline for a program that has waited for nodes to say so."""
+_AGAIN_S = 30.0
+"""Seconds after which a Ray that did not answer is asked again."""
+_END_S = 3.0
+"""Seconds for a program to leave Ray."""
+
+
+class Question(NamedTuple):
+    """What the program is asked.
+
+    Attributes:
+        jobs: The names of the jobs, all of one Ray.
+        folder: The folder with the folders of the jobs, as on this node.
+        until: When to give up, as `time.monotonic()`.
+        timeout: The same in seconds, for sentences.
+    """
+
+    jobs: Sequence[str]
+    folder: str
+    until: float
+    timeout: float
+
+
+@dataclass(frozen=True)
+class NodeAnswer:
+    """What the nodes of a job said.
+
+    Attributes:
+        own_rank: The rank of this node in the job; -1 if it is none of its nodes.
+        pages: The pages of the nodes that answered, by rank, and the seconds that the clock of this
+            node is ahead of theirs.
+        unseen: A sentence for each node that did not answer, or one for all.
+    """
+
+    own_rank: int = -1
+    pages: Sequence[tuple[int, CopiedPages, float]] = ()
+    unseen: tuple[str, ...] = ()
+
+
+class OtherNodes:
+    """The nodes of jobs that this process does not run on. Use it in a `with` block.
+
+    It keeps its connections: the first question takes seconds, a later one milliseconds.
+
+    Args:
+        timeout: Maximum seconds for the answers to a question. A node that was late once is not
+            waited for again until its answer has come.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._programs: dict[str, _Program] = {}
+        self._failed: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        programs, self._programs = self._programs, {}
+        for program in programs.values():
+            program.end()
+
+    def ask(self, jobs: Iterable[str], folder: Path) -> dict[str, NodeAnswer]:
+        """Ask all nodes of jobs at once, this node included.
+
+        Args:
+            jobs: The names of the jobs.
+            folder: The folder with the folders of the jobs, as on this node.
+
+        Returns:
+            The answers by the names of the jobs.
+        """
+        until, by_ray = time.monotonic() + self._timeout, dict[str, list[str]]()
+        for job in jobs:
+            by_ray.setdefault(job.rpartition("@")[2], []).append(job)
+        for address, names in by_ray.items():
+            program = self._program(address, until)
+            if program is not None:
+                program.ask(Question(names, str(folder), until, self._timeout))
+        found: dict[str, NodeAnswer] = {}
+        for address, names in by_ray.items():
+            program = self._programs.get(address)
+            answers = None if program is None else program.answer(until + _GRACE_S)
+            if isinstance(answers, dict):
+                found |= answers
+                continue
+            if program is not None:
+                self._failed[address] = time.monotonic()
+                self._programs.pop(address).end(at_once=True)
+            why = f"Ray at {address} does not answer{answers or ''}: only this node is shown"
+            found |= dict.fromkeys(names, NodeAnswer(unseen=(why,)))
+        return found
+
+    def _program(self, address: str, until: float) -> "_Program | None":
+        """Return the program for a Ray; None if that does not answer."""
+        if address not in self._programs:
+            failed = self._failed.get(address)
+            if failed is not None and time.monotonic() - failed < _AGAIN_S:
+                return None
+            # Ray itself would wait long for an address at which nothing is left.
+            host, _, port = address.rpartition(":")
+            try:
+                seconds = max(0.1, until - time.monotonic())
+                socket.create_connection((host.strip("[]"), int(port)), seconds).close()
+            except (OSError, ValueError):
+                self._failed[address] = time.monotonic()
+                return None
+            self._programs[address] = _Program(address)
+        return self._programs[address]
+
+
+class _Program:
+    """The program that asks the nodes of one Ray."""
+
+    def __init__(self, address: str) -> None:
+        self._process = subprocess.Popen(  # noqa: S603  (this interpreter and a module of shoal)
+            [sys.executable, "-P", "-m", _PROGRAM, address],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            # Ctrl-C ends this process, which ends the program.
+            start_new_session=True,
+            env=os.environ
+            | {
+                # The modules of this process, wherever it has them from.
+                "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path),
+                # Under `uv run` Ray would send this folder to all nodes.
+                "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+            },
+        )
+
+        self._questions: Any = self._process.stdin
+        self._answers: Any = self._process.stdout
+
+    def ask(self, question: Question) -> None:
+        with contextlib.suppress(OSError):  # it has ended, which `answer` tells
+            pickle.dump(question, self._questions)
+            self._questions.flush()
+
+    def answer(self, until: float) -> dict[str, NodeAnswer] | str | None:
+        """Return the answers by job; a text if Ray refuses, None if there is no answer in time."""
+        timer = threading.Timer(max(0.0, until - time.monotonic()), self._process.kill)
+        timer.start()
+        try:
+            found: dict[str, NodeAnswer] | str = pickle.load(self._answers)
+        except (OSError, EOFError, pickle.UnpicklingError):
+            return None
+        finally:
+            timer.cancel()
+        return found
+
+    def end(self, *, at_once: bool = False) -> None:
+        if at_once:
+            self._process.kill()
+        try:
+            self._process.communicate(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()

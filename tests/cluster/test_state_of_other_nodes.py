@@ -1,0 +1,96 @@
+"""`shoal status` and `shoal doctor` for a job on two machines, all of whose processes are stopped."""
+
+import json
+import sys
+
+import pytest
+
+from support.machines import RAY_PORT, connected, read_until
+from support.processes import until
+
+pytestmark = [pytest.mark.ray, pytest.mark.nightly, pytest.mark.process, pytest.mark.timeout(300)]
+
+JOB = """
+import time
+from shoal import Channel, Cluster, NodePlacementStrategy, Worker
+
+class Pair(Worker):
+    def work(self):
+        if self._rank == 0:
+            self.recv("pair", 1, timeout=1000)
+        time.sleep(1000)
+
+with Cluster(num_nodes=2) as cluster:
+    channel = Channel.create("there", node_rank=1)
+    pair = Pair.create_group().launch(cluster, NodePlacementStrategy([0, 1]), "pair", wait=True)
+    calls = pair.work()
+    print("both work", flush=True)
+    calls.wait()
+"""
+ALL = {"driver", "NodeManager", "pair:0", "pair:1", "there:0"}
+SHOAL = [sys.executable, "-m", "shoal"]
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory):
+    script = tmp_path_factory.mktemp("job") / "driver.py"
+    script.write_text(JOB)
+    with connected("first", "second") as (first, second):
+        first.start_ray()
+        second.start_ray(first)
+        address = f"{first.address}:{RAY_PORT}"
+        driver = first.start([sys.executable, str(script)], RAY_ADDRESS=address)
+        try:
+            read_until(driver, "both work", 120)
+            yield first, second
+        finally:
+            first.kill()  # and with it the driver, which is stopped
+            driver.kill()
+            driver.communicate()
+
+
+def processes(machine, *options):
+    """The processes that `shoal status` shows on a machine, by address, and what it cannot see."""
+    (job,) = json.loads(machine.run([*SHOAL, "status", "--json", *options]))
+    return {found["address"]: found for found in job["processes"]}, job["unseen"]
+
+
+def stop_processes(machine, rank):
+    own, unseen = processes(machine, "--local")
+    assert unseen == ["the other nodes were not asked"]
+    assert {found["node_rank"] for found in own.values()} <= {rank, -1}
+    machine.run(["kill", "-STOP", *(str(found["pid"]) for found in own.values())])
+
+
+def test_both_nodes_are_shown_while_the_driver_and_all_workers_are_stopped(machines):
+    first, second = machines
+    # Until the receiver waits for its message, which takes the start of an actor on each node.
+    until(lambda: processes(first, "--local")[0]["pair:0"]["activities"][0]["inside"], 100)
+    stop_processes(first, 0)
+    stop_processes(second, 1)
+    for machine in machines:
+        found, unseen = processes(machine, "--timeout", "100")
+        assert unseen == []
+        assert {name: found[name]["status"] for name in ALL} == dict.fromkeys(ALL, "stopped")
+        assert [found[f"pair:{rank}"]["node_rank"] for rank in (0, 1)] == [0, 1]
+        assert {one["node_rank"] for one in found.values()} == {0, 1}  # the channel's actor too
+        (wait,) = found["pair:0"]["activities"][0]["inside"]
+        assert (wait["operation"], wait["peers"]) == ("recv", ["pair:1"])
+    table = first.run([*SHOAL, "status", "--timeout", "100"])
+    assert f"Processes: {len(found)} on 2 nodes" in table
+    told = first.start([*SHOAL, "doctor", "--stacks", "--timeout", "100"])
+    text = told.communicate(timeout=200)[0]
+    assert told.returncode == 1
+    assert "waits for pair:1, which is stopped, in `work`" in text
+    assert "pair:1 is on node 1: run `shoal doctor --stacks` there" in text
+
+
+def test_a_node_that_is_frozen_and_then_dies_is_named(machines):
+    first, second = machines
+    second.run(["bash", "-c", "kill -STOP -1"])  # all processes of the machine
+    found, unseen = processes(first, "--timeout", "5")
+    assert unseen == ["node 1 (10.99.0.2) did not answer within 5 s"]
+    assert {"driver", "pair:0"} <= found.keys()
+    second.kill()
+    dead = ["Ray has declared node 1 (10.99.0.2) dead"]
+    until(lambda: processes(first, "--timeout", "5")[1] == dead, 100)

@@ -1,0 +1,185 @@
+"""Questions to the other nodes of a job: deadlines, and how states of several nodes are joined."""
+
+import math
+import pickle
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from shoal.observe import OtherNodes, other_nodes, read_jobs
+from shoal.observe.other_nodes import NodeAnswer
+from shoal.process import own_process
+from shoal.state import (
+    CopiedPages,
+    begin_wait,
+    calling,
+    copy_pages,
+    hide_process,
+    show_process,
+    states_of,
+)
+
+ANSWERS = """
+    import pickle, sys
+    from shoal.observe.other_nodes import NodeAnswer
+    while True:
+        question = pickle.load(sys.stdin.buffer)
+        answers = {job: NodeAnswer(0, (), (f"asked for {job}",)) for job in question.jobs}
+        sys.stdout.buffer.write(pickle.dumps(answers))
+        sys.stdout.buffer.flush()
+"""
+REFUSES = """
+    import pickle, sys
+    pickle.load(sys.stdin.buffer)
+    sys.stdout.buffer.write(pickle.dumps(" (another version)"))
+"""
+
+
+@pytest.fixture
+def address():
+    """The address at which something listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Replace the program that asks the nodes."""
+
+    def replaced_by(text):
+        lines = [line.removeprefix("    ") for line in text.splitlines()]
+        (tmp_path / "fake_program.py").write_text("\n".join(lines))
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(other_nodes, "_PROGRAM", "fake_program")
+        monkeypatch.setattr(other_nodes, "_GRACE_S", 0.0)
+
+    return replaced_by
+
+
+def test_a_program_is_asked_again_and_again(address, program, tmp_path):
+    program(ANSWERS)
+    one, other = f"one@{address}", f"other@{address}"
+    with OtherNodes(60) as nodes:
+        for jobs in ([one, other], [one]):
+            answers = nodes.ask(jobs, tmp_path)
+            assert {job: found.unseen for job, found in answers.items()} == {
+                job: (f"asked for {job}",) for job in jobs
+            }
+        assert len(nodes._programs) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "why"),
+    [
+        ("    import time; time.sleep(1000)", 0.5, ""),
+        ("    raise SystemExit", 60, ""),
+        ("    print('no pickle')", 60, ""),
+        (REFUSES, 60, " (another version)"),
+    ],
+)
+def test_a_ray_that_does_not_answer_is_named_and_left_alone(
+    address, program, tmp_path, monkeypatch, text, seconds, why
+):
+    program(text)
+    job = f"shoal@{address}"
+    sentence = f"Ray at {address} does not answer{why}: only this node is shown"
+    with OtherNodes(seconds) as nodes:
+        assert nodes.ask([job], tmp_path) == {job: NodeAnswer(unseen=(sentence,))}
+        assert nodes._programs == {}
+        monkeypatch.setattr(subprocess, "Popen", None)  # no other program is started
+        (again,) = nodes.ask([job], tmp_path)[job].unseen
+        assert again.startswith(f"Ray at {address} does not answer")
+
+
+def test_where_nothing_listens_no_program_is_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", None)
+    with OtherNodes(60) as nodes:
+        (answer,) = nodes.ask(["shoal@127.0.0.1:1"], tmp_path).values()
+    assert answer.unseen == ("Ray at 127.0.0.1:1 does not answer: only this node is shown",)
+
+
+class Nodes:
+    """Nodes that give a prepared answer."""
+
+    def __init__(self, answer=None):
+        self.answer, self.asked = answer, []
+
+    def ask(self, jobs, _folder):
+        self.asked += jobs
+        return dict.fromkeys(jobs, self.answer)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHOAL_SHM_DIR", str(tmp_path))
+    yield tmp_path
+    hide_process()
+
+
+@pytest.mark.parametrize(("rank", "num_nodes", "asks"), [(0, 1, False), (0, 3, True), (2, 0, True)])
+def test_only_jobs_with_several_nodes_are_asked_for(folder, rank, num_nodes, asks):
+    show_process("job", "driver", rank, num_nodes)
+    nodes = Nodes(NodeAnswer(rank))
+    (job,) = read_jobs(folder, nodes)
+    assert (nodes.asked, job.unseen) == (["job"] if asks else [], ())
+    (job,) = read_jobs(folder)
+    assert job.unseen == (("the other nodes were not asked",) if asks else ())
+
+
+def test_states_of_other_nodes_are_on_the_clock_of_this_one(folder):
+    show_process("job", "actor:0", 1, 2)
+    with calling("train"):
+        wait = begin_wait("get", until=time.monotonic() + 50)
+        begin_wait("lock")
+        copied = CopiedPages(*copy_pages("job", str(folder)))
+    wait.end()
+    (here,), (there,) = states_of(copied, 0.0), states_of(copied, 1000.0)
+    (call,), (shifted,) = here.activities, there.activities
+    assert shifted.since == call.since + 1000
+    assert [w.since for w in shifted.inside] == [w.since + 1000 for w in call.inside]
+    assert [w.until for w in shifted.inside] == [call.inside[0].until + 1000, math.inf]
+    assert replace(there, activities=()) == replace(here, activities=())
+
+
+def test_pages_of_all_nodes_are_joined_and_nodes_may_share_a_folder(folder):
+    show_process("job", "actor:0", -1, 3)
+    host, pages, now = copy_pages("job", str(folder))
+    assert host == own_process().host
+    elsewhere = CopiedPages("another machine/pid:[1]", pages, now)
+    beside = CopiedPages(f"{host.partition('/')[0]}/pid:[1]", pages, now)
+    answer = NodeAnswer(0, ((2, elsewhere, 0.0), (1, beside, 0.0)), ("node 3 is away",))
+    (job,) = read_jobs(folder, Nodes(answer))
+    assert [(state.node_rank, state.status) for state in job.states] == [
+        (0, "running"),
+        (2, "unknown"),
+    ]
+    assert (job.where, job.unseen) == ("on 2 nodes", ("node 3 is away",))
+
+
+def test_pages_are_copied_where_no_shoal_is_installed(folder):
+    show_process("job", "actor:0", 1, 2)
+    source = (
+        "import pickle, sys, shoal, ray.cloudpickle as by_value\n"
+        "from shoal.state import copy_pages\n"
+        "by_value.register_pickle_by_value(shoal)\n"
+        "sys.stdout.buffer.write(by_value.dumps(copy_pages))"
+    )
+    function = subprocess.run(
+        [sys.executable, "-c", source], check=True, capture_output=True, timeout=60
+    ).stdout
+    runs = (
+        "import pickle, sys\n"
+        "sys.modules['shoal'] = None\n"  # to import it is an error
+        "copy_pages = pickle.load(sys.stdin.buffer)\n"
+        "sys.stdout.buffer.write(pickle.dumps(copy_pages('job', sys.argv[1])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", runs, str(folder)],
+        input=function, check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    (state,) = states_of(CopiedPages(*pickle.loads(done.stdout)), 0.0)
+    assert (state.address, state.status, state.node_rank) == ("actor:0", "running", 1)
