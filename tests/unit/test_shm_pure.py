@@ -16,18 +16,13 @@ import pytest
 from shoal._pure.shm import (
     ShmQueue,
     ShmSession,
-    putting,
     queue_row,
-    session as made,
     shm_gc,
-    taking,
 )
 from shoal.errors import (
     ChannelCorruptError,
     ChannelError,
-    ChannelMemoryError,
     ChannelNotFoundError,
-    ShoalTimeoutError,
 )
 
 DEADLINE_S = 30
@@ -48,33 +43,6 @@ def queue(own):
 
 def tables(session):
     return Path(session.token) / "pure.db"
-
-
-@pytest.mark.parametrize(
-    ("value", "moment"),
-    [("small", "decode"), (LARGE, "decode"), (LARGE, "read_file"), (LARGE, "remove_files")],
-    ids=["small-decode", "large-decode", "large-read", "large-unlink"],
-)
-def test_what_a_signal_cut_off_goes_back_to_its_place(own, queue, monkeypatch, value, moment):
-    """As if Ctrl-C came at the worst moment: the message has already left the queue."""
-    queue.put(value)
-    queue.put("second")
-    real = getattr(taking, moment)
-
-    def interrupted(*arguments, **keywords):
-        monkeypatch.undo()
-        real(*arguments, **keywords)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(taking, moment, interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        queue.get()
-    assert queue.qsize() == 2
-    first = queue.get()
-    assert np.array_equal(first, value)
-    assert queue.get() == "second"
-    del first
-    assert own.stats()["bytes_in_use"] == 0
 
 
 def test_an_unlinked_file_is_written_again(own, queue, monkeypatch):
@@ -163,40 +131,6 @@ def test_tables_of_another_version_are_refused(own):
     assert ChannelError.__name__ in result.stderr
 
 
-@pytest.mark.nightly
-def test_tables_held_by_another_process_do_not_outlast_a_deadline(own, queue):
-    queue.put(1)
-    holder = sqlite3.connect(tables(own), isolation_level=None)
-    holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(ShoalTimeoutError, match="another process holds the session's tables"):
-        queue.put(2, timeout=0.05)
-    with pytest.raises(ShoalTimeoutError, match=r"^get: no message in queue 'k' within 0.05 s$"):
-        queue.get(timeout=0.05)
-    holder.execute("ROLLBACK")
-    holder.close()
-    assert queue.get() == 1
-
-
-def test_a_search_for_dead_sessions_leaves_a_session_alone_whose_creator_has_not_joined(
-    place, monkeypatch
-):
-    real = made.member_of
-    found = []
-
-    def searched(folder):
-        child = os.fork()
-        if child == 0:
-            os._exit(len(shm_gc(place)))
-        found.append(os.waitpid(child, 0)[1])
-        return real(folder)
-
-    monkeypatch.setattr(made, "member_of", searched)
-    session = ShmSession(dir=place)
-    assert found == [0]
-    assert session.stats()["participants"] == 1
-    session.close()
-
-
 def test_sessions_are_made_at_the_same_time(place):
     program = (
         "import sys\nfrom shoal._pure.shm import ShmSession\n"
@@ -215,17 +149,6 @@ def test_what_died_before_it_was_a_session_is_removed_when_it_is_old(place, file
     assert shm_gc(place) == []
     os.utime(folder, (0, 0))
     assert shm_gc(place) == [str(folder)]
-
-
-def test_what_is_queued_can_be_taken_where_the_file_system_is_full(own, queue, monkeypatch):
-    for i in range(100):
-        queue.put(i)
-    monkeypatch.setattr(queue_row, "free_bytes", lambda _: 100_000)
-    for large in (0, 200_000):
-        with pytest.raises(ChannelMemoryError, match=r"^put: .* has no room for a message of \d+"):
-            queue.put(b"x" * large)
-    assert queue.get_many(200) == list(range(100))
-    assert own.stats()["descriptors_in_use"] == 0
 
 
 def test_a_death_between_a_message_and_its_file_leaves_no_file(own, queue):
@@ -248,14 +171,6 @@ def test_a_death_between_a_message_and_its_file_leaves_no_file(own, queue):
     own.sweep()
     assert len(list(Path(own.token).glob("x*"))) == 1
     assert (held[0], queue.get()[0]) == (1, 0)
-
-
-def test_small_journals(own, queue):
-    """A journal takes memory: up to 64 pages, plus the size of one change."""
-    for _ in range(300):
-        queue.put(b"x" * 1000)
-        queue.get()
-    assert Path(f"{tables(own)}-wal").stat().st_size < 2 * 64 * 4096
 
 
 def test_a_session_whose_folder_was_removed(own, queue):
@@ -308,12 +223,12 @@ def test_no_other_user_can_use_the_spill_folder(place, tmp_path):
 @pytest.mark.parametrize("reserve", [False, True])
 def test_a_death_while_a_message_is_written_leaves_nothing(own, queue, reserve):
     program = (
-        "import os, signal, sys\nimport numpy as np\nfrom shoal._pure.shm import putting\n"
+        "import os, signal, sys\nimport numpy as np\nfrom shoal._pure.shm.payload import Payload\n"
         "from shoal._pure.shm import ShmQueue, ShmSession\n"
         "queue = ShmQueue(ShmSession(sys.argv[1]), b'k', name='k')\n"
-        "real = putting.write_file\n"
+        "real = Payload.write\n"
         "def write(*arguments):\n    real(*arguments)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "putting.write_file = write\n"
+        "Payload.write = write\n"
         "queue.put(queue.reserve(100_000, 'u1') if int(sys.argv[2]) else np.zeros(100_000, 'u1'))\n"
     )
     ended = subprocess.run(
@@ -326,19 +241,3 @@ def test_a_death_while_a_message_is_written_leaves_nothing(own, queue, reserve):
     stats = own.stats()
     assert (stats["messages"], stats["bytes_in_use"], stats["bytes_reserved"]) == (0, 0, 0)
     assert list(Path(own.token).glob("x*")) == []
-
-
-def test_a_reservation_that_could_not_be_written_can_be_put_again(own, queue, monkeypatch):
-    reservation = queue.reserve(100_000, "u1")
-    reservation.array[:] = 3
-
-    def full(*_):
-        raise ChannelMemoryError("full")
-
-    monkeypatch.setattr(putting, "write_file", full)
-    with pytest.raises(ChannelMemoryError, match="full"):
-        queue.put(reservation)
-    monkeypatch.undo()
-    assert own.stats()["bytes_reserved"] == 100_000
-    queue.put(reservation)
-    assert queue.get()[-1] == 3

@@ -1,10 +1,11 @@
-"""The folders of sessions: chooses, creates, checks and removes them.
+"""The folders of sessions: chooses, creates, checks and removes them; which participants have died.
 
 A folder is accessible to its owner only, and its name cannot be guessed.
 """
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import secrets
@@ -14,24 +15,16 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
-from shoal._pure.shm.participants import is_dead, participants
-from shoal._pure.shm.schema import FORMAT, SCHEMA
-from shoal._pure.shm.tables import gone, use_once
+from shoal._pure.shm.tables import FORMAT, SCHEMA, access, connect, gone
 from shoal.errors import ChannelError, ChannelMemoryError, ShoalValueError
-from shoal.process import ProcessId, is_running, process_of
+from shoal.process import ProcessId, is_running, own_process, process_of
 
 __all__ = [
-    "LOCKS",
-    "TABLES",
-    "checked_token",
-    "collect",
-    "create",
-    "folder_for",
-    "free_bytes",
-    "remove",
-    "spare",
-]
+    "LOCKS", "TABLES", "checked_token", "collect", "create", "folder_for", "free_bytes", "is_dead",
+    "participants", "remove", "spare", "take_lock",
+]  # fmt: skip
 
 LOCKS = "locks"
 TABLES = "pure.db"
@@ -48,7 +41,7 @@ _ATTEMPTS = 8
 """Maximum attempts to remove a folder in which another process creates files meanwhile."""
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _BEING_MADE_S = 3600.0
-"""Seconds for which a folder without tables counts as a session that is being created."""
+"""Seconds for which a folder without participants counts as a session that is being created."""
 
 
 def folder_for(wanted: str | None, name: str) -> Path:
@@ -92,18 +85,17 @@ def create(parent: Path, max_bytes: int, backlog: int, policy: str, spill: Path 
     folder = parent / f"shoal-{os.getuid()}-{secrets.token_hex(16)}"
     facts = (FORMAT, max_bytes, backlog, policy, spill and str(spill / folder.name))
 
-    def fill(db: sqlite3.Connection) -> None:
-        db.executescript(f"BEGIN;{SCHEMA}")
-        db.execute(
-            "INSERT INTO session (format, max_bytes, backlog, policy, spill) VALUES (?, ?, ?, ?, ?)",
-            facts,
-        )
-        db.execute("COMMIT")
+    def fill() -> None:
+        with contextlib.closing(connect(folder / _UNFINISHED, create=True)) as db:
+            db.executescript(f"BEGIN;{SCHEMA}")
+            names = "format, max_bytes, backlog, policy, spill"
+            db.execute(f"INSERT INTO session ({names}) VALUES (?, ?, ?, ?, ?)", facts)  # noqa: S608  (they are constants)
+            db.execute("COMMIT")
 
     try:
         folder.mkdir(mode=0o700)
         (folder / LOCKS).touch(mode=0o600)
-        use_once(folder / _UNFINISHED, fill, create=True)
+        access.use(fill)
         # Renamed last, so that other processes never find incomplete tables.
         (folder / _UNFINISHED).rename(folder / TABLES)
         if spill is not None:
@@ -143,23 +135,6 @@ def checked_token(token: str) -> Path:
     return folder
 
 
-def collect(wanted: str | None, own: set[Path]) -> list[str]:
-    """Remove this user's sessions whose participants are all dead.
-
-    Args:
-        wanted: The folder to search; None for the default ones.
-        own: The folders of this process's sessions, which are left alone.
-
-    Returns:
-        The folders that were removed.
-    """
-    if wanted is not None and not Path(wanted).is_dir():
-        raise ShoalValueError(f"dir={wanted!r}: expected a folder")
-    parents = _defaults() if wanted is None else [Path(wanted).absolute()]
-    sessions = [folder for parent in dict.fromkeys(parents) for folder in _sessions(parent)]
-    return [str(folder) for folder in sessions if folder not in own and _remove_if_dead(folder)]
-
-
 def spare(folder: Path, pid: int) -> None:
     """Keep a session for ten seconds even if all participants die, as long as `pid` is alive.
 
@@ -183,19 +158,6 @@ def spare(folder: Path, pid: int) -> None:
         raise ChannelError(f"spare: the session: {why}") from error
 
 
-def _is_spared(folder: Path) -> bool:
-    path = folder / _SPARED
-    try:
-        if abs(time.time() - path.stat().st_mtime) >= _SPARED_S:
-            return False
-        host, pid, started = path.read_text().partition("\n")[0].split(" ")
-        return is_running(ProcessId(host, int(pid), int(started)))
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError):
-        return True  # the file is being written
-
-
 def remove(folder: Path, spill: str | None) -> None:
     """Remove the folder of a session, and the folder of its spilled messages.
 
@@ -209,39 +171,96 @@ def remove(folder: Path, spill: str | None) -> None:
         shutil.rmtree(spill, ignore_errors=True)
 
 
+def collect(wanted: str | None, own: set[Path]) -> list[str]:
+    """Remove this user's sessions whose participants are all dead; return their folders.
+
+    Args:
+        wanted: The folder to search; None for the default ones.
+        own: The folders of this process's sessions, which are left alone.
+    """
+    if wanted is not None and not Path(wanted).is_dir():
+        raise ShoalValueError(f"dir={wanted!r}: expected a folder")
+    removed = []
+    for parent in dict.fromkeys(_defaults() if wanted is None else [Path(wanted).absolute()]):
+        with contextlib.suppress(OSError):
+            for folder in sorted(parent.iterdir()):
+                name = _NAME.fullmatch(folder.name)
+                mine = name and int(name[1]) == folder.stat().st_uid == os.getuid()
+                if mine and folder not in own and _remove_if_dead(folder):
+                    removed.append(str(folder))
+    return removed
+
+
+def participants(db: sqlite3.Connection) -> list[Any]:
+    """Return the participants: number, host, pid, start time."""
+    return db.execute("SELECT id, host, pid, started FROM participants").fetchall()
+
+
+def take_lock(descriptor: int, number: int) -> bool:
+    """Take the lock of a participant; return whether no other process has it."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+    except OSError:
+        return False
+    return True
+
+
+def is_dead(row: Any, locks: int, me: int = 0) -> bool:
+    """Whether a participant has died; never for `me`, whose lock looks free to its own process.
+
+    It is dead only if its process has ended and its file lock is free, which the kernel releases
+    then. The process alone cannot be checked from another pid namespace, and the lock is also
+    released when its process closes any descriptor of the file.
+    """
+    number, *found = row
+    process = ProcessId(*found)
+    if number == me or (process.host == own_process().host and is_running(process)):
+        return False
+    if not take_lock(locks, number):
+        return False
+    fcntl.lockf(locks, fcntl.LOCK_UN, 1, number)
+    return True
+
+
 def _defaults() -> list[Path]:
     chosen = os.environ.get("SHOAL_SHM_DIR")
     folders = [Path(chosen).absolute()] if chosen else []
     return [*folders, Path("/dev/shm"), Path(tempfile.gettempdir())]  # noqa: S108  (the kernel's folder for this)
 
 
-def _sessions(parent: Path) -> list[Path]:
-    found = []
-    with contextlib.suppress(OSError):
-        for folder in sorted(parent.iterdir()):
-            name = _NAME.fullmatch(folder.name)
-            if name and int(name[1]) == os.getuid() and folder.stat().st_uid == os.getuid():
-                found.append(folder)
-    return found
-
-
 def _remove_if_dead(folder: Path) -> bool:
     """Remove the folder of a session without living participants; return whether it was removed."""
     dead, spill = False, None
     with contextlib.suppress(OSError):
-        if _is_spared(folder):
-            return False
-        dead, spill = _examined(folder) if (folder / TABLES).exists() else _unfinished(folder)
+        if not _is_spared(folder):
+            dead, spill = _examined(folder) if (folder / TABLES).exists() else _unfinished(folder)
     if dead:
         remove(folder, spill)
     return dead
 
 
+def _is_spared(folder: Path) -> bool:
+    path = folder / _SPARED
+    try:
+        if abs(time.time() - path.stat().st_mtime) >= _SPARED_S:
+            return False
+        host, pid, started = path.read_text().partition("\n")[0].split(" ")
+        return is_running(ProcessId(host, int(pid), int(started)))
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True  # the file is being written
+
+
+def _is_old(path: Path) -> bool:
+    return time.time() - path.stat().st_mtime >= _BEING_MADE_S
+
+
 def _unfinished(folder: Path) -> tuple[bool, None]:
     """Return whether the creator of a folder died before the session was complete."""
-    old = time.time() - folder.stat().st_mtime >= _BEING_MADE_S
-    return old and all(
-        file.name == LOCKS or file.name.startswith(_UNFINISHED) for file in folder.iterdir()
+    names = [file.name for file in folder.iterdir()]
+    return _is_old(folder) and all(
+        name == LOCKS or name.startswith(_UNFINISHED) for name in names
     ), None
 
 
@@ -250,24 +269,26 @@ def _examined(folder: Path) -> tuple[bool, str | None]:
 
     One without participants is a leftover only if it is old: it may be in creation, or was kept.
     """
+    old = _is_old(folder / LOCKS)
     locks = os.open(folder / LOCKS, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    old = time.time() - os.fstat(locks).st_mtime >= _BEING_MADE_S
 
-    def examine(db: sqlite3.Connection) -> tuple[bool, str | None]:
-        version, spill = db.execute("SELECT format, spill FROM session").fetchone()
-        rows = participants(db) if version == FORMAT else []
-        if version != FORMAT or not (rows or old) or not all(is_dead(row, locks) for row in rows):
-            return False, None
-        # From now on no process can join; if one has joined meanwhile, nothing is changed.
-        closed = db.execute(
-            "UPDATE session SET closed = 1 "
-            "WHERE ? = (SELECT coalesce(max(id), 0) FROM participants)",
-            (max((row[0] for row in rows), default=0),),
-        )
-        return closed.rowcount == 1, spill
+    def examine() -> tuple[bool, str | None]:
+        with contextlib.closing(connect(folder / TABLES)) as db:
+            version, spill = db.execute("SELECT format, spill FROM session").fetchone()
+            rows = participants(db) if version == FORMAT else []
+            known = version == FORMAT and (rows or old)
+            if not known or not all(is_dead(row, locks) for row in rows):
+                return False, None
+            # From now on no process can join; if one has joined meanwhile, nothing is changed.
+            closed = db.execute(
+                "UPDATE session SET closed = 1 "
+                "WHERE ? = (SELECT coalesce(max(id), 0) FROM participants)",
+                (max((row[0] for row in rows), default=0),),
+            )
+            return closed.rowcount == 1, spill
 
     try:
-        return use_once(folder / TABLES, examine)
+        return access.use(examine)
     except sqlite3.Error as error:
         return old and getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED, None
     finally:

@@ -2,12 +2,11 @@
 
 import os
 import sqlite3
+from pathlib import Path
 from typing import Any, NoReturn, Self, final
 
-from shoal._pure.shm.files import remove_files
-from shoal._pure.shm.member import Member
-from shoal._pure.shm.participants import requeue
-from shoal._pure.shm.schema import LEASED
+from shoal._pure.shm.member import Member, requeue
+from shoal._pure.shm.tables import LEASED
 from shoal.errors import ShoalValueError
 
 __all__ = ["ShmMessage", "leased"]
@@ -86,8 +85,8 @@ class ShmMessage:
 
         member.write(op, end)
         self._row = self._session = None
-        if op == "ack":
-            remove_files([file])
+        if op == "ack" and file is not None:
+            Path(file).unlink(missing_ok=True)
         return True
 
     def __enter__(self) -> Self:

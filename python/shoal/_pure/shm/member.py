@@ -11,29 +11,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from shoal._pure.shm.doorbell import Doorbell
-from shoal._pure.shm.files import remove_orphans
-from shoal._pure.shm.folders import LOCKS, TABLES, remove
-from shoal._pure.shm.participants import (
-    is_dead,
-    participants,
-    release,
-    sweep,
-    take_lock,
+from shoal._pure.shm.folders import LOCKS, TABLES, is_dead, participants, remove, take_lock
+from shoal._pure.shm.tables import (
+    FORMAT,
+    LEASED,
+    LOANED,
+    QUEUED,
+    access,
+    connect,
+    explained,
+    gone,
+    is_busy,
 )
-from shoal._pure.shm.schema import FORMAT
-from shoal._pure.shm.tables import LONGEST_S, LockedError, Tables, access, gone, later
 from shoal.errors import ChannelClosed, ChannelError, ChannelNotFoundError, ShoalError
 from shoal.fork import ChildStage, in_child
 from shoal.process import own_process
 
-__all__ = ["PATIENCE_S", "Facts", "Member", "member_of", "own_folders"]
+__all__ = ["Facts", "Member", "member_of", "own_folders", "requeue", "stay_silent"]
 
 T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
 
-PATIENCE_S: Final = 1.0
-"""Seconds that one attempt waits for the tables while another process holds them."""
-
+_LONGEST_S: Final = 30.0
+"""Maximum seconds to wait for the tables; others hold them only while they write a message."""
+_PAUSE_S: Final = 0.0005
 _SWEEP_EVERY_S: Final = 0.5
 
 
@@ -47,7 +48,7 @@ class Facts(NamedTuple):
 
 
 class Member:
-    """This process as a participant of a session; it joins with its first use.
+    """This process as a participant of a session; it joins with its first change.
 
     Args:
         folder: The session's folder.
@@ -55,21 +56,21 @@ class Member:
     Attributes:
         me: The participant number of this process; 0 before it has joined.
         handles: Number of session objects of this process.
-        bell: The doorbells of the session.
         keeps: Whether the session's files stay when this process leaves as the last participant.
+        facts: The arguments that the session was created with.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.me = 0
-        self.handles = 0
+        self.me = self.handles = 0
         self.keeps = False
-        self.bell = Doorbell(folder)
-        self._locks = -1
+        self._db: sqlite3.Connection | None = None
+        self._locks = self._bell = -1
+        self._due: set[int] = set()  # the participants whose bells to ring
         self._serial = 0
         self._swept = time.monotonic()
-        self._tables = Tables(folder / TABLES)
-        found = self._tables.read(
+        _all.add(self)
+        found = self._run(
             lambda db: db.execute(
                 "SELECT format, max_bytes, backlog, policy, spill FROM session"
             ).fetchone()
@@ -82,17 +83,15 @@ class Member:
         self.facts = Facts(*found[1:])
         self._folders = [folder, *([Path(self.facts.spill)] if self.facts.spill else [])]
 
-    def write(
-        self,
-        op: str,
-        work: Callable[[sqlite3.Connection], T],
-        patience: float = LONGEST_S,
-        undone: Callable[[], None] | None = None,
-    ) -> T:
-        """Run a transaction, then ring the bells that are due; see `Tables.write`.
+    def write(self, op: str, work: Work[T], undone: Callable[[], None] | None = None) -> T:
+        """Run work as one transaction: all of it or nothing; then ring the bells that are due.
+
+        After an exception the work may be committed nevertheless, if a signal came at the very end;
+        `undone` is called if the work was rolled back.
 
         Raises:
             ChannelClosed: This process has closed the session.
+            ChannelError: The tables are gone, held by a stopped process or damaged.
         """
 
         def working(db: sqlite3.Connection) -> T:
@@ -101,58 +100,45 @@ class Member:
             return work(db)
 
         def change() -> T:
-            if not self.me:
-                self.join(op)
-            return self._changed(working, patience, undone)
+            self.join(op)
+            return self._change(working, undone)
 
         return self._used(op, change)
 
-    def read(self, op: str, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run one query; see `Tables.read`."""
-        return self._used(op, lambda: self._tables.read(work))
+    def read(self, op: str, work: Work[T]) -> T:
+        """Run one query; raises the same errors as `write`."""
+        return self._used(op, lambda: self._run(work))
 
-    def version(self, op: str) -> tuple[int, int]:
-        """Return a value that differs whenever any process may have changed the session."""
-        return self._used(op, self._tables.version)
-
-    def later(self, work: Callable[[sqlite3.Connection], Any]) -> None:
+    def later(self, work: Work[Any]) -> None:
         """Run a transaction that releases something, now or soon; finalizers can call this."""
-
-        def run() -> None:
-            if self.me:  # otherwise this process has left, which released everything
-                self._changed(work, PATIENCE_S)
-
-        later(run)
+        # After this process has left, which releases everything, there is nothing to do.
+        access.later(lambda: self.me and self._change(work))
 
     def arm(self, op: str, queue: int, side: str) -> None:
         """Note that this process waits at a side of a queue."""
-        self.write(
-            op,
-            lambda db: db.execute(
-                "INSERT OR IGNORE INTO armed (participant, queue, side) VALUES (?, ?, ?)",
-                (self.me, queue, side),
-            ),
-            PATIENCE_S,
-        )
+        query = "INSERT OR IGNORE INTO armed (participant, queue, side) VALUES (?, ?, ?)"
+        self.write(op, lambda db: db.execute(query, (self.me, queue, side)))
 
-    def bell_descriptor(self, op: str) -> int:
-        """Return the descriptor of this process's doorbell."""
+    def bell(self, op: str) -> int:
+        """Return the descriptor of this process's doorbell, a named pipe that others write into."""
         self.join(op)
-        return self.bell.descriptor(self.me)
+        if self._bell < 0:
+            with contextlib.suppress(FileExistsError):
+                os.mkfifo(self._bell_of(self.me), 0o600)
+            # Open for writing too: a pipe whose last writer has gone is always readable.
+            flags = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
+            self._bell = os.open(self._bell_of(self.me), flags)
+        return self._bell
 
     def new_path(self, *, spilled: bool) -> Path:
         """Return the path for a new file of this process."""
         self._serial += 1
         return self._folders[-1 if spilled else 0] / f"x{self.me}.{self._serial}"
 
-    def sweep(self, patience: float = LONGEST_S) -> dict[str, int]:
-        """Clean up after dead participants."""
+    def sweep(self) -> dict[str, int]:
+        """Clean up after dead participants; return what `ShmSession.sweep` returns."""
         self._swept = time.monotonic()
-        swept: dict[str, int] = remove_orphans(
-            self._folders,
-            lambda work: self.write("sweep", work, patience),
-            lambda db: sweep(db, self.me, self._locks),
-        )
+        swept: dict[str, int] = self._tidied(lambda work: self.write("sweep", work), self._sweep)
         return swept
 
     def sweep_when_due(self) -> None:
@@ -161,8 +147,7 @@ class Member:
             self._swept = time.monotonic()
             others = self.read("sweep", participants)
             if any(is_dead(row, self._locks, self.me) for row in others):
-                with contextlib.suppress(LockedError):
-                    self.sweep(PATIENCE_S)
+                self.sweep()
 
     def join(self, op: str) -> None:
         """Become a participant, if this process is not one yet."""
@@ -173,9 +158,9 @@ class Member:
             try:
                 flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._locks = os.open(self.folder / LOCKS, flags)
-                self.me = self._tables.write(self._entered)
+                self.me = self._change(self._enter)
             except BaseException as error:
-                self._close_lock()
+                self.forget_parent()
                 if isinstance(error, OSError):
                     raise gone(self.folder) from None
                 raise
@@ -185,22 +170,17 @@ class Member:
 
         Can be called at any time, also by the garbage collector.
         """
-        later(self._let_go)
+        access.later(self._let_go)
 
     def leave(self) -> None:
         """Leave the session and release everything; the last participant removes the session."""
         goes = False
-        try:
-            if self.me:
-                goes = remove_orphans(self._folders, self._changed, self._left)
-        except LockedError:
-            raise
-        except ShoalError:
-            pass  # the session was removed, with everything in it
-        self._tables.close()
-        self.bell.close(self.me)
-        self.me = 0
-        self._close_lock()
+        if self.me:
+            with contextlib.suppress(ShoalError):  # the session was removed, with everything in it
+                goes = self._tidied(self._change, self._leave)
+            self._bell_of(self.me).unlink(missing_ok=True)
+        self.disconnect()
+        self.forget_parent()
         if goes:
             remove(self.folder, self.facts.spill)
 
@@ -214,59 +194,21 @@ class Member:
             stay_silent()
             raise ChannelClosed(f"{op}: the session is closed in this process")
 
+    def disconnect(self) -> None:
+        """Close the connection; a later call opens a new one."""
+        with access.lock:
+            db, self._db = self._db, None
+            if db is not None:
+                db.close()
+
     def forget_parent(self) -> None:
-        """Forget, in a forked child, that its parent is a participant."""
+        """Forget that this process, or in a forked child its parent, is a participant."""
         self.me = 0
-        self.bell.close()
-        self._close_lock()
-
-    def _changed(
-        self,
-        work: Callable[[sqlite3.Connection], T],
-        patience: float = LONGEST_S,
-        undone: Callable[[], None] | None = None,
-    ) -> T:
-        """Run a transaction, then ring the bells of the processes that it concerns."""
-
-        def change(db: sqlite3.Connection) -> T:
-            result = work(db)
-            self.bell.note_due(db)
-            return result
-
-        try:
-            return self._tables.write(change, patience, undone)
-        finally:
-            self.bell.ring()
-
-    def _let_go(self) -> None:
-        self.handles -= 1
-        if self.handles == 0:
-            _members.pop(self.folder, None)
-            later(self.leave)
-
-    def _left(self, db: sqlite3.Connection) -> bool:
-        """Remove this process; return whether the session goes too."""
-        sweep(db, self.me, self._locks)
-        release(db, self.me)
-        goes = not self.keeps and not participants(db)
-        if goes:
-            db.execute("UPDATE session SET closed = 1")
-        return goes
-
-    def _entered(self, db: sqlite3.Connection) -> int:
-        if db.execute("SELECT closed FROM session").fetchone()[0]:
-            raise gone(self.folder)
-        number = db.execute(
-            "INSERT INTO participants (host, pid, started) VALUES (?, ?, ?) RETURNING id",
-            own_process(),
-        ).fetchone()[0]
-        take_lock(self._locks, number)  # before others can see the row
-        return int(number)
-
-    def _close_lock(self) -> None:
-        locks, self._locks = self._locks, -1
-        if locks >= 0:
-            os.close(locks)
+        self._due.clear()
+        held, self._locks, self._bell = (self._locks, self._bell), -1, -1
+        for descriptor in held:
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def _used(self, op: str, use: Callable[[], T]) -> T:
         self.check_open(op)
@@ -276,6 +218,139 @@ class Member:
             # Another thread may have closed the session meanwhile, which may have removed it.
             self.check_open(op)
             raise
+
+    def _run(self, work: Work[T]) -> T:
+        """Do work with the tables as soon as no other process holds them."""
+        end = time.monotonic() + _LONGEST_S
+        while True:
+            try:
+                return access.use(lambda: work(self._connected()))
+            except sqlite3.Error as error:
+                if not is_busy(error) or time.monotonic() >= end:
+                    raise explained(error, self.folder / TABLES) from error
+            time.sleep(_PAUSE_S)
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._db is None:
+            self._db = connect(self.folder / TABLES)
+        return self._db
+
+    def _change(self, work: Work[T], undone: Callable[[], None] | None = None) -> T:
+        def change(db: sqlite3.Connection) -> T:
+            if db.in_transaction:  # a signal came before the rollback of an earlier call
+                db.execute("ROLLBACK")
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                result = work(db)
+                due = db.execute("DELETE FROM armed WHERE due = 1 RETURNING participant").fetchall()
+                self._due.update(row["participant"] for row in due)
+                db.execute("COMMIT")
+            except BaseException as error:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                elif not isinstance(error, sqlite3.Error):
+                    raise  # a signal came after the end of the transaction
+                if undone is not None:
+                    undone()
+                raise
+            return result
+
+        try:
+            return self._run(change)
+        finally:
+            self._ring()
+
+    def _ring(self) -> None:
+        while self._due:
+            # Fails if the process has gone or has no bell; another thread may ring it too.
+            with contextlib.suppress(OSError, KeyError):
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+                bell = os.open(self._bell_of(self._due.pop()), flags)
+                with os.fdopen(bell, "wb", buffering=0) as pipe:
+                    pipe.write(b"\0")
+
+    def _bell_of(self, number: int) -> Path:
+        return self.folder / f"b{number}"
+
+    def _tidied(self, write: Callable[[Work[Any]], Any], work: Work[Any]) -> Any:
+        """Do work in a transaction, then remove the files without a message; return its result.
+
+        A process is killed before it can remove a file, or while it writes one. The row of a new
+        message is committed after its file is written, in one transaction. So a file that is listed
+        before a transaction, and has no row in it, belongs to no message.
+        """
+        listed = {path for folder in self._folders for path in folder.glob("x*")}
+
+        def working(db: sqlite3.Connection) -> tuple[Any, set[Path]]:
+            result = work(db)
+            rows = db.execute("SELECT file FROM messages WHERE file IS NOT NULL").fetchall()
+            return result, listed - {Path(row["file"]) for row in rows}
+
+        result, orphans = write(working)
+        for path in orphans:
+            path.unlink(missing_ok=True)
+        return result
+
+    def _enter(self, db: sqlite3.Connection) -> int:
+        if db.execute("SELECT closed FROM session").fetchone()[0]:
+            raise gone(self.folder)
+        number = db.execute(
+            "INSERT INTO participants (host, pid, started) VALUES (?, ?, ?) RETURNING id",
+            own_process(),
+        ).fetchone()[0]
+        take_lock(self._locks, number)  # before others can see the row
+        return int(number)
+
+    def _let_go(self) -> None:
+        self.handles -= 1
+        if self.handles == 0:
+            _members.pop(self.folder, None)
+            access.later(self.leave)
+
+    def _leave(self, db: sqlite3.Connection) -> bool:
+        """Remove this process; return whether the session goes too."""
+        self._sweep(db)
+        _release(db, self.me)
+        goes = not self.keeps and not participants(db)
+        if goes:
+            db.execute("UPDATE session SET closed = 1")
+        return goes
+
+    def _sweep(self, db: sqlite3.Connection) -> dict[str, int]:
+        """Release all that dead participants held."""
+        dead = [row["id"] for row in participants(db) if is_dead(row, self._locks, self.me)]
+        states = [state for number in dead for state in _release(db, number)]
+        lost = states.count(LOANED)
+        if dead:
+            query = "UPDATE session SET lost = lost + ?, recovered = recovered + ?"
+            db.execute(query, (lost, len(states)))
+        redelivered = states.count(LEASED)
+        found = {"recovered": len(states), "redelivered": redelivered, "lost": lost}
+        return {"dead": len(dead), **found}
+
+
+def _release(db: sqlite3.Connection, number: int) -> list[int]:
+    """Remove a participant and release all that it held; return the states of these messages."""
+    query = f"SELECT id, state FROM messages WHERE state <> {QUEUED} AND owner = ? ORDER BY id"  # noqa: S608  (it is a constant)
+    rows = db.execute(query, (number,)).fetchall()
+    for message, state in rows:
+        if state == LEASED:
+            requeue(db, message)
+        else:
+            db.execute("DELETE FROM messages WHERE id = ?", (message,))
+    db.execute("DELETE FROM participants WHERE id = ?", (number,))
+    return [state for _, state in rows]
+
+
+def requeue(db: sqlite3.Connection, message: int) -> None:
+    """Put a leased message at the end of its queue again, as redelivered."""
+    columns = "queue, sender, kind, weight, size, memory, written, data, file"
+    db.execute(
+        f"INSERT INTO messages (state, redelivered, {columns}) "  # noqa: S608  (they are constants)
+        f"SELECT {QUEUED}, 1, {columns} FROM messages WHERE id = ?",
+        (message,),
+    )
+    db.execute("DELETE FROM messages WHERE id = ?", (message,))
 
 
 _members: dict[Path, Member] = {}
@@ -289,7 +364,6 @@ def member_of(folder: Path) -> Member:
         member = _members.get(folder)
         if member is None:
             member = _members[folder] = Member(folder)
-            _all.add(member)
         member.handles += 1
         return member
 
@@ -312,13 +386,26 @@ def _leave_all() -> None:
     _ending.set()
     for member in list(_members.values()):
         member.handles = 0
-        later(member.leave)
+        access.later(member.leave)
 
 
-def _forget_parent() -> None:
+def _before_fork() -> None:
+    """Close all connections: parent and child open their own."""
+    access.lock.acquire()
+    for member in list(_all):
+        member.disconnect()
+
+
+def _in_parent() -> None:
+    access.lock.release()
+
+
+def _in_child() -> None:
+    access.renew()
     for member in list(_all):
         member.forget_parent()
 
 
 atexit.register(_leave_all)
-in_child(ChildStage.RENEW, _forget_parent)
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent)
+in_child(ChildStage.RENEW, _in_child)

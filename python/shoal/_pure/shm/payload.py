@@ -1,22 +1,25 @@
-"""Encodes objects as messages, and decodes those of both cores.
+"""Encodes objects as messages, and decodes those of both cores; the files of large ones.
 
 The layout is that of the Rust crate `shoal-format`, whose page has a table: a head, which is one
 value, and behind it pieces of 4 KiB or more, each from a multiple of 64 bytes on. This core encodes
 every object as a pickle, and decodes all types of values.
 """
 
+import errno
 import importlib
 import math
+import mmap
 import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
-from shoal.errors import DependencyError
+from shoal.errors import ChannelMemoryError, DependencyError
 from shoal.pickling import dumps, loads
 
-__all__ = ["KINDS", "LARGE", "Payload", "decode", "encode"]
+__all__ = ["KINDS", "LARGE", "Memory", "Payload", "decode", "encode", "read_file"]
 
 LARGE: Final = 64 * 1024
 """Payloads of at least this many bytes are in files, and parts of this size arrive as views."""
@@ -67,6 +70,42 @@ class Payload:
         for offset, part in self.parts:
             data[offset : offset + len(part)] = part
         return data
+
+    def write(self, path: Path) -> None:
+        """Write its bytes into a file.
+
+        Raises:
+            ChannelMemoryError: There is no room.
+        """
+        try:
+            with path.open("wb") as file:
+                for offset, part in self.parts:
+                    file.seek(offset)
+                    file.write(part)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise ChannelMemoryError(
+                f"{path.parent} has no room for a message of {self.size} bytes: {error.strerror}"
+            ) from error
+
+
+class Memory(mmap.mmap):
+    """The bytes of a message that was in a file; unlike a bytearray, it can be referenced weakly."""
+
+
+def read_file(path: Path, size: int) -> Memory:
+    """Return the bytes of a file.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is too short.
+    """
+    with path.open("rb") as file:
+        memory = Memory(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if file.readinto(memory) != size:
+            raise ValueError(f"the message is damaged: it has less than {size} bytes")
+    return memory
 
 
 def encode(obj: Any) -> Payload:

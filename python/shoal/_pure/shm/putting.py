@@ -1,24 +1,21 @@
 """Puts messages into a queue, and reserves memory."""
 
+import functools
 import os
 import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from shoal._pure.shm.checks import Call
-from shoal._pure.shm.files import remove_files, write_file
-from shoal._pure.shm.member import PATIENCE_S, Member
+from shoal._pure.shm.checks import Call, Refusal
+from shoal._pure.shm.member import Member
 from shoal._pure.shm.payload import LARGE, Payload
 from shoal._pure.shm.queue_row import QueueRow
-from shoal._pure.shm.refusal import Refusal
-from shoal._pure.shm.schema import QUEUED, RESERVED
-from shoal._pure.shm.waiting import wait
+from shoal._pure.shm.tables import QUEUED, RESERVED
 from shoal.errors import ChannelFull, ShoalTimeoutError, ShoalValueError
 
-__all__ = ["Claim", "Message", "put", "reserve", "wait_for_room"]
+__all__ = ["Claim", "Message", "put", "reserve"]
 
 
 @dataclass(slots=True)
@@ -74,38 +71,34 @@ class Message:
     sender: int = field(default_factory=os.getpid)
 
 
-def wait_for_room(queue: QueueRow, call: Call) -> None:
-    """Wait until the queue has room for a message that is not encoded yet.
-
-    Raises:
-        ShoalError: There is no room in time, or the queue is closed.
-    """
-    _wait(queue, call, lambda: queue.member.read(call.op, lambda db: queue.room(db, call)))
-
-
-def put(queue: QueueRow, call: Call, message: Message) -> None:
-    """Put a message, waiting for room.
+def put(queue: QueueRow, call: Call, made: Message | Callable[[], Message]) -> None:
+    """Put a message, waiting for room; if a function makes it, it is called once there is room.
 
     Raises:
         ShoalError: It could not be put.
     """
-    queue.check_fits(call, message.payload.size)
-    if message.claim is not None:
-        message.claim.check()
     files: list[Path] = []
+    messages = [made] if isinstance(made, Message) else []
+    for message in messages:
+        queue.check_fits(call, message.payload.size)
 
     def undone() -> None:
-        remove_files(files)
-        files.clear()
+        while files:
+            files.pop().unlink(missing_ok=True)
 
     def attempt() -> Refusal | None:
-        return queue.member.write(
-            call.op, lambda db: _insert(db, queue, call, message, files), PATIENCE_S, undone
-        )
+        if not isinstance(made, Message) and not messages:
+            refusal = queue.member.read(call.op, lambda db: queue.room(db, call))
+            if refusal is not None:
+                return refusal
+            messages.append(made())
+            queue.check_fits(call, messages[0].payload.size)
+        insert = functools.partial(_insert, queue, call, messages[0], files)
+        return queue.member.write(call.op, insert, undone)
 
     _wait(queue, call, attempt)
-    if message.claim is not None:
-        message.claim.ended = "put"
+    if messages[0].claim is not None:
+        messages[0].claim.ended = "put"
 
 
 def reserve(queue: QueueRow, call: Call, size: int) -> Claim:
@@ -131,7 +124,7 @@ def reserve(queue: QueueRow, call: Call, size: int) -> Claim:
         return None
 
     try:
-        _wait(queue, call, lambda: member.write(call.op, take, PATIENCE_S, claims.clear))
+        _wait(queue, call, lambda: member.write(call.op, take, claims.clear))
     except BaseException:
         for claim in claims:  # a signal came after the memory was reserved
             claim.cancel()
@@ -140,44 +133,35 @@ def reserve(queue: QueueRow, call: Call, size: int) -> Claim:
 
 
 def _insert(
-    db: sqlite3.Connection, queue: QueueRow, call: Call, message: Message, files: list[Path]
+    queue: QueueRow, call: Call, message: Message, files: list[Path], db: sqlite3.Connection
 ) -> Refusal | None:
     """Insert a message if there is room; a large one is written into a file."""
-    size, claim = message.payload.size, message.claim
-    refusal = queue.room(db, call, size)
+    payload, claim = message.payload, message.claim
+    refusal = queue.room(db, call, payload.size)
     if refusal is not None:
         return refusal
-    memory = queue.memory(db, call, size) if claim is None else claim.delete(db)
+    memory = queue.memory(db, call, payload.size) if claim is None else claim.delete(db)
     if memory is None:
         raise ShoalValueError("the reservation was put")  # by another thread
     if isinstance(memory, Refusal):
         return memory
-    if size >= LARGE or memory == 0 < size:
+    if payload.size >= LARGE or memory == 0 < payload.size:
         files.append(queue.member.new_path(spilled=memory == 0))
-        write_file(files[0], message.payload)
-    values: dict[str, Any] = {
-        "queue": queue.number,
-        "state": QUEUED,
-        "sender": message.sender,
-        "kind": message.payload.kind,
-        "weight": message.weight,
-        "size": size,
-        "memory": memory,
-        "redelivered": 0,
-        "written": time.monotonic(),
-        "data": None if files else message.payload.copied(),
-        "file": str(files[0]) if files else None,
-    }
-    marks = ", ".join("?" * len(values))
+        payload.write(files[0])
+    data, file = (None, str(files[0])) if files else (payload.copied(), None)
     db.execute(
-        f"INSERT INTO messages ({', '.join(values)}) VALUES ({marks})",  # noqa: S608  (they are constants)
-        tuple(values.values()),
+        "INSERT INTO messages (queue, state, sender, kind, weight, size, memory, redelivered, "
+        "written, data, file) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
+        (
+            *(queue.number, QUEUED, message.sender, payload.kind, message.weight, payload.size),
+            *(memory, time.monotonic(), data, file),
+        ),
     )
     return None
 
 
 def _wait(queue: QueueRow, call: Call, attempt: Callable[[], Refusal | None]) -> None:
-    refusal = wait(queue, call, attempt, "put")
+    refusal = queue.wait(call, attempt, "put")
     if refusal is None:
         return
     text = f"{call.op}: no room in {queue.name}"

@@ -1,21 +1,21 @@
 """`ShmQueue`: one queue of a session, the public class of the pure core."""
 
+import contextlib
 import os
 import weakref
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from shoal._pure.shm.checks import Call, Waiting, flag, weights_for, whole
-from shoal._pure.shm.files import remove_files
-from shoal._pure.shm.lease import ShmMessage, leased
+from shoal._pure.shm.checks import Call, Refusal, Waiting, flag, weights_for, whole
+from shoal._pure.shm.lease import leased
 from shoal._pure.shm.parcel import ShmParcel, payload_of
 from shoal._pure.shm.payload import encode
-from shoal._pure.shm.putting import Message, put, wait_for_room
+from shoal._pure.shm.putting import Message, put
 from shoal._pure.shm.queue_row import QueueRow, open_queue
-from shoal._pure.shm.refusal import Refusal
 from shoal._pure.shm.reservation import ShmReservation, message_of, reserved
 from shoal._pure.shm.session import ShmSession, joined
-from shoal._pure.shm.taking import Choice, Taking, first, peeked, up_to_weight
+from shoal._pure.shm.taking import Choose, Taking, first, peeked, up_to_weight
 from shoal.errors import (
     ChannelDecodeError,
     ChannelEmpty,
@@ -25,7 +25,7 @@ from shoal.errors import (
     ShoalValueError,
 )
 
-__all__ = ["ShmQueue", "checked_queue_key", "nothing_taken", "put_parcel", "take_messages"]
+__all__ = ["ShmQueue", "checked_queue_key", "nothing_taken"]
 
 _LONGEST_KEY: Final = 65_535
 _LARGEST_MAXSIZE: Final = 2**20
@@ -162,7 +162,9 @@ class ShmQueue:
         every = flag(all, "all")
         row = self._entered("displace")
         files = row.member.write("displace", lambda db: row.displace(db, every=every))
-        remove_files(files)
+        for file in files:
+            if file is not None:
+                Path(file).unlink(missing_ok=True)
         return len(files)
 
     def reserve(
@@ -214,20 +216,21 @@ class ShmQueue:
 
     def fileno(self) -> int:
         """Return the doorbell of this process and session: readable after an armed event."""
-        return self._entered("fileno").member.bell_descriptor("fileno")
+        return self._entered("fileno").member.bell("fileno")
 
     def clear_bell(self) -> None:
         """Make the doorbell unreadable until it is rung again."""
-        member = self._entered("clear_bell").member
-        member.bell_descriptor("clear_bell")
-        member.bell.clear()
+        bell = self._entered("clear_bell").member.bell("clear_bell")
+        with contextlib.suppress(BlockingIOError):
+            while os.read(bell, 4096):
+                pass
 
     def arm(self, side: Literal["get", "put"]) -> None:
         """Have the doorbell rung once when this side may succeed, or when the queue is closed."""
         if side not in ("get", "put"):
             raise ShoalValueError(f"side={side!r}: expected 'get' or 'put'")
         row = self._entered("arm")
-        row.member.bell_descriptor("arm")
+        row.member.bell("arm")
         row.member.arm("arm", row.number, side)
         row.member.sweep_when_due()
 
@@ -251,17 +254,20 @@ class ShmQueue:
 
     def _put(self, call: Call, obj: Any, weight: int) -> None:
         row = self._entered(call.op)
-        if not isinstance(obj, (ShmParcel, ShmReservation)):  # these are encoded already
-            wait_for_room(row, call)
-        put(row, call, _message(row, obj, weight))
+        if isinstance(obj, ShmReservation):
+            put(row, call, message_of(obj, row.member, weight))
+        elif isinstance(obj, ShmParcel):
+            put(row, call, Message(payload_of(obj), weight, sender=obj.sender))
+        else:
+            put(row, call, lambda: Message(encode(obj), weight))
 
-    def _take(self, call: Call, choice: Choice, *, lease: bool) -> list[Any]:
+    def _take(self, call: Call, choose: Choose, *, lease: bool) -> list[Any]:
         flag(lease, "lease")
         row = self._entered(call.op)
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed
-        taking = Taking(row, call, choice, lease=lease, parcels=self._parcels)
+        taking = Taking(row, call, choose, lease=lease, parcels=self._parcels)
         try:
             taken, refusal = taking.run()
             result = [
@@ -277,17 +283,6 @@ class ShmQueue:
         raise nothing_taken(row.name, call, refusal)
 
 
-def put_parcel(queue: ShmQueue, call: Call, parcel: ShmParcel, weight: int) -> None:
-    """Put a parcel, with a call that its caller has made."""
-    row = queue._entered(call.op)  # noqa: SLF001  (a friend of the class)
-    put(row, call, _message(row, parcel, weight))
-
-
-def take_messages(queue: ShmQueue, call: Call, choice: Choice) -> list[ShmMessage]:
-    """Take messages on lease, with a call that its caller has made."""
-    return queue._take(call, choice, lease=True)  # noqa: SLF001  (a friend of the class)
-
-
 def checked_queue_key(key: Any) -> bytes:
     """Check that an argument is the key of a queue; return it."""
     if not isinstance(key, bytes):
@@ -295,15 +290,6 @@ def checked_queue_key(key: Any) -> bytes:
     if not 1 <= len(key) <= _LONGEST_KEY:
         raise ShoalValueError(f"key: expected 1 to {_LONGEST_KEY} bytes, got {len(key)}")
     return key
-
-
-def _message(row: QueueRow, obj: Any, weight: int) -> Message:
-    """Return the message of an object."""
-    if isinstance(obj, ShmReservation):
-        return message_of(obj, row.member, weight)
-    if type(obj) is ShmParcel:
-        return Message(payload_of(obj), weight, sender=obj.sender)
-    return Message(encode(obj), weight)
 
 
 def nothing_taken(name: str, call: Call, refusal: Refusal) -> ShoalError:

@@ -1,19 +1,21 @@
-"""`QueueRow`: a queue in the tables, which this process has open: its bounds and its room."""
+"""`QueueRow`: a queue in the tables, which this process has open: its room, and how to wait."""
 
 import sqlite3
 import time
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
-from shoal._pure.shm.checks import Call
+from shoal._pure.shm.checks import Call, Refusal
 from shoal._pure.shm.folders import free_bytes
 from shoal._pure.shm.member import Member
-from shoal._pure.shm.refusal import Refusal
-from shoal._pure.shm.schema import LEASED, RESERVED
+from shoal._pure.shm.tables import LEASED, RESERVED
 from shoal.errors import ChannelClosed, ChannelExistsError, ChannelMemoryError
 
 __all__ = ["QueueRow", "open_queue"]
 
+_FIRST_PAUSE_S: Final = 0.0002
+_LAST_PAUSE_S: Final = 0.01
+_CALL_EVERY_S: Final = 0.1
 _KEPT: Final = 64
 """Number of unused queues to keep, for keys that are used again."""
 _SPARE: Final = 512 * 1024
@@ -27,8 +29,7 @@ _STATS: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRow:
+class QueueRow(NamedTuple):
     """A queue.
 
     Attributes:
@@ -54,9 +55,27 @@ class QueueRow:
 
     def counters(self, db: sqlite3.Connection) -> Any:
         """Return the number of messages, their bytes, and whether it is closed and pressed."""
-        return db.execute(
-            "SELECT count, bytes, closed, pressed FROM queues WHERE id = ?", (self.number,)
-        ).fetchone()
+        query = "SELECT count, bytes, closed, pressed FROM queues WHERE id = ?"
+        return db.execute(query, (self.number,)).fetchone()
+
+    def wait(self, call: Call, attempt: Callable[[], Refusal | None], side: str) -> Refusal | None:
+        """Repeat an attempt until it is not refused, or the time is over; return its last result.
+
+        A longer wait is noted at a side of the queue.
+        """
+        pause, called = _FIRST_PAUSE_S, time.monotonic()
+        while True:
+            refusal = attempt() if call.around is None else call.around(attempt)
+            if refusal is None or call.over:
+                return refusal
+            self.member.sweep_when_due()
+            if call.waiting is not None and time.monotonic() >= called + _CALL_EVERY_S:
+                call.waiting()
+                called = time.monotonic()
+            time.sleep(min(pause, call.remaining))
+            if pause < _LAST_PAUSE_S <= 1.5 * pause and not call.over:
+                self.member.arm(call.op, self.number, side)
+            pause = min(1.5 * pause, _LAST_PAUSE_S)
 
     def check_fits(self, call: Call, size: int) -> None:
         """Refuse a message that can never be put.
@@ -65,10 +84,8 @@ class QueueRow:
             ChannelMemoryError: The message is too large.
         """
         facts = self.member.facts
-        for limit, whose in (
-            (self.max_bytes, self.name),
-            (facts.max_bytes if facts.policy != "spill" else 0, "the session"),
-        ):
+        session = facts.max_bytes if facts.policy != "spill" else 0
+        for limit, whose in ((self.max_bytes, self.name), (session, "the session")):
             if limit and size > limit:
                 raise ChannelMemoryError(
                     f"{call.op}: a message of {size} bytes never fits into {whose}: "
@@ -115,9 +132,8 @@ class QueueRow:
         if facts.policy == "spill":
             return 0
         if full:
-            raise ChannelMemoryError(
-                f"{call.op}: {folder} has no room for a message of {size} bytes"
-            )
+            why = f"{folder} has no room for a message of {size} bytes"
+            raise ChannelMemoryError(f"{call.op}: {why}")
         refusal = Refusal("memory", used, facts.max_bytes, size)
         if facts.policy == "error":
             raise refusal.of(ChannelMemoryError(f"{call.op}: {refusal.why()}{_holders(db)}"))
@@ -140,7 +156,7 @@ class QueueRow:
             (self.number, count if every else 1),
         ).fetchall()
         db.execute("UPDATE session SET dropped = dropped + ?", (len(dropped),))
-        return [row[0] for row in dropped]
+        return [row["file"] for row in dropped]
 
     def stats(self, db: sqlite3.Connection) -> dict[str, float]:
         """Return how the queue is used."""
@@ -150,11 +166,8 @@ class QueueRow:
         """Note that this process does not use the queue any more; finalizers can call this."""
         member, user = self.member, self.user
         # Not in a forked child, for which the row of its parent is not its own.
-        member.later(
-            lambda db: db.execute(
-                "DELETE FROM users WHERE id = ? AND participant = ?", (user, member.me)
-            )
-        )
+        query = "DELETE FROM users WHERE id = ? AND participant = ?"
+        member.later(lambda db: db.execute(query, (user, member.me)))
 
 
 def open_queue(
@@ -187,9 +200,8 @@ def open_queue(
                 f"{name} has maxsize={found[0]}, max_bytes={found[1]}, "
                 f"not maxsize={wanted[0]}, max_bytes={wanted[1]}"
             )
-        user = db.execute(
-            "INSERT INTO users (queue, participant) VALUES (?, ?) RETURNING id", (number, member.me)
-        ).fetchone()["id"]
+        used = "INSERT INTO users (queue, participant) VALUES (?, ?) RETURNING id"
+        user = db.execute(used, (number, member.me)).fetchone()["id"]
         return QueueRow(member, number, user, name, *found)
 
     return member.write("queue", opened)
