@@ -118,7 +118,7 @@ def test_tables_of_another_version_are_refused(own):
         db.execute("UPDATE session SET format = 99")
     db.close()
     text = (
-        "has tables of version 99, this process knows 5: run the same version of shoal everywhere"
+        "has tables of version 99, this process knows 6: run the same version of shoal everywhere"
     )
     result = subprocess.run(
         [sys.executable, "-c", "import sys\nfrom shoal._pure.shm import ShmSession\nShmSession(sys.argv[1])", own.token],
@@ -140,7 +140,7 @@ def test_sessions_are_made_at_the_same_time(place):
     assert [maker.wait(DEADLINE_S) for maker in makers] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("files", [(), ("locks",), ("locks", "pure.new", "pure.new-wal")])
+@pytest.mark.parametrize("files", [(), ("pure.new", "pure.new-wal")])
 def test_what_died_before_it_was_a_session_is_removed_when_it_is_old(place, files):
     folder = Path(place) / f"shoal-{os.getuid()}-{'0' * 32}"
     folder.mkdir(mode=0o700)

@@ -15,18 +15,16 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
-from typing import Any
 
 from shoal._pure.shm.tables import FORMAT, SCHEMA, access, connect, gone
 from shoal.errors import ChannelError, ChannelMemoryError, ShoalValueError
-from shoal.process import ProcessId, is_running, own_process, process_of
+from shoal.process import ProcessId, is_running, process_of
 
 __all__ = [
-    "LOCKS", "TABLES", "checked_token", "collect", "create", "folder_for", "free_bytes", "is_dead",
-    "participants", "remove", "spare", "take_lock",
+    "TABLES", "bell_of", "checked_token", "collect", "create", "folder_for", "free_bytes",
+    "is_dead", "participants", "remove", "spare",
 ]  # fmt: skip
 
-LOCKS = "locks"
 TABLES = "pure.db"
 _UNFINISHED = "pure.new"
 _OF_RUST = "ctl"
@@ -94,7 +92,6 @@ def create(parent: Path, max_bytes: int, backlog: int, policy: str, spill: Path 
 
     try:
         folder.mkdir(mode=0o700)
-        (folder / LOCKS).touch(mode=0o600)
         access.use(fill)
         # Renamed last, so that other processes never find incomplete tables.
         (folder / _UNFINISHED).rename(folder / TABLES)
@@ -191,34 +188,29 @@ def collect(wanted: str | None, own: set[Path]) -> list[str]:
     return removed
 
 
-def participants(db: sqlite3.Connection) -> list[Any]:
-    """Return the participants: number, host, pid, start time."""
-    return db.execute("SELECT id, host, pid, started FROM participants").fetchall()
+def participants(db: sqlite3.Connection) -> list[int]:
+    """Return the numbers of the participants."""
+    return [row["id"] for row in db.execute("SELECT id FROM participants").fetchall()]
 
 
-def take_lock(descriptor: int, number: int) -> bool:
-    """Take the lock of a participant; return whether no other process has it."""
+def bell_of(folder: Path, number: int) -> Path:
+    """Return the path of a participant's doorbell, a named pipe that the participant has locked."""
+    return folder / f"b{number}"
+
+
+def is_dead(folder: Path, number: int) -> bool:
+    """Whether a participant has died: the kernel releases the lock on its bell with its process."""
     try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        bell = os.open(bell_of(folder, number), flags)
     except OSError:
+        return False  # the session was removed, or this process has too many files open
+    try:
+        fcntl.flock(bell, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
-    return True
-
-
-def is_dead(row: Any, locks: int, me: int = 0) -> bool:
-    """Whether a participant has died; never for `me`, whose lock looks free to its own process.
-
-    It is dead only if its process has ended and its file lock is free, which the kernel releases
-    then. The process alone cannot be checked from another pid namespace, and the lock is also
-    released when its process closes any descriptor of the file.
-    """
-    number, *found = row
-    process = ProcessId(*found)
-    if number == me or (process.host == own_process().host and is_running(process)):
-        return False
-    if not take_lock(locks, number):
-        return False
-    fcntl.lockf(locks, fcntl.LOCK_UN, 1, number)
+    finally:
+        os.close(bell)
     return True
 
 
@@ -232,8 +224,11 @@ def _remove_if_dead(folder: Path) -> bool:
     """Remove the folder of a session without living participants; return whether it was removed."""
     dead, spill = False, None
     with contextlib.suppress(OSError):
-        if not _is_spared(folder):
-            dead, spill = _examined(folder) if (folder / TABLES).exists() else _unfinished(folder)
+        old = time.time() - folder.stat().st_mtime >= _BEING_MADE_S
+        if (folder / TABLES).exists():
+            dead, spill = (False, None) if _is_spared(folder) else _examined(folder, old=old)
+        elif old:  # the creator may have died before the session was complete
+            dead = all(file.name.startswith(_UNFINISHED) for file in folder.iterdir())
     if dead:
         remove(folder, spill)
     return dead
@@ -252,38 +247,24 @@ def _is_spared(folder: Path) -> bool:
         return True  # the file is being written
 
 
-def _is_old(path: Path) -> bool:
-    return time.time() - path.stat().st_mtime >= _BEING_MADE_S
-
-
-def _unfinished(folder: Path) -> tuple[bool, None]:
-    """Return whether the creator of a folder died before the session was complete."""
-    names = [file.name for file in folder.iterdir()]
-    return _is_old(folder) and all(
-        name == LOCKS or name.startswith(_UNFINISHED) for name in names
-    ), None
-
-
-def _examined(folder: Path) -> tuple[bool, str | None]:
+def _examined(folder: Path, *, old: bool) -> tuple[bool, str | None]:
     """Return whether a session is a leftover, and the folder of its spilled messages.
 
     One without participants is a leftover only if it is old: it may be in creation, or was kept.
     """
-    old = _is_old(folder / LOCKS)
-    locks = os.open(folder / LOCKS, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def examine() -> tuple[bool, str | None]:
         with contextlib.closing(connect(folder / TABLES)) as db:
             version, spill = db.execute("SELECT format, spill FROM session").fetchone()
-            rows = participants(db) if version == FORMAT else []
-            known = version == FORMAT and (rows or old)
-            if not known or not all(is_dead(row, locks) for row in rows):
+            found = participants(db) if version == FORMAT else []
+            known = version == FORMAT and (found or old)
+            if not known or not all(is_dead(folder, number) for number in found):
                 return False, None
             # From now on no process can join; if one has joined meanwhile, nothing is changed.
             closed = db.execute(
                 "UPDATE session SET closed = 1 "
                 "WHERE ? = (SELECT coalesce(max(id), 0) FROM participants)",
-                (max((row[0] for row in rows), default=0),),
+                (max(found, default=0),),
             )
             return closed.rowcount == 1, spill
 
@@ -291,5 +272,3 @@ def _examined(folder: Path) -> tuple[bool, str | None]:
         return access.use(examine)
     except sqlite3.Error as error:
         return old and getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED, None
-    finally:
-        os.close(locks)

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import fcntl
 import os
 import sqlite3
 import threading
@@ -9,9 +10,9 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
-from shoal._pure.shm.folders import LOCKS, TABLES, is_dead, participants, remove, take_lock
+from shoal._pure.shm.folders import TABLES, bell_of, is_dead, participants, remove
 from shoal._pure.shm.tables import (
     FORMAT,
     LEASED,
@@ -25,9 +26,8 @@ from shoal._pure.shm.tables import (
 )
 from shoal.errors import ChannelClosed, ChannelError, ChannelNotFoundError, ShoalError
 from shoal.fork import ChildStage, in_child
-from shoal.process import own_process
 
-__all__ = ["Facts", "Member", "member_of", "own_folders", "requeue", "stay_silent"]
+__all__ = ["Member", "member_of", "own_folders", "requeue", "stay_silent"]
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -36,15 +36,6 @@ _LONGEST_S: Final = 30.0
 """Maximum seconds to wait for the tables; others hold them only while they write a message."""
 _PAUSE_S: Final = 0.0005
 _SWEEP_EVERY_S: Final = 0.5
-
-
-class Facts(NamedTuple):
-    """The arguments that a session was created with."""
-
-    max_bytes: int
-    backlog: int
-    policy: str
-    spill: str | None
 
 
 class Member:
@@ -57,7 +48,10 @@ class Member:
         me: The participant number of this process; 0 before it has joined.
         handles: Number of session objects of this process.
         keeps: Whether the session's files stay when this process leaves as the last participant.
-        facts: The arguments that the session was created with.
+        max_bytes: Maximum number of bytes of the session's messages.
+        backlog: Maximum number of messages of a queue without a bound.
+        policy: How a put behaves when there is no memory.
+        spill: The folder for messages that do not fit, or None.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,7 +59,7 @@ class Member:
         self.me = self.handles = 0
         self.keeps = False
         self._db: sqlite3.Connection | None = None
-        self._locks = self._bell = -1
+        self._bell = -1
         self._due: set[int] = set()  # the participants whose bells to ring
         self._serial = 0
         self._swept = time.monotonic()
@@ -80,8 +74,8 @@ class Member:
                 f"the session at {folder} has tables of version {found['format']}, this process "
                 f"knows {FORMAT}: run the same version of shoal everywhere"
             )
-        self.facts = Facts(*found[1:])
-        self._folders = [folder, *([Path(self.facts.spill)] if self.facts.spill else [])]
+        self.max_bytes, self.backlog, self.policy, self.spill = found[1:]
+        self._folders = [folder, *([Path(self.spill)] if self.spill else [])]
 
     def write(self, op: str, work: Work[T], undone: Callable[[], None] | None = None) -> T:
         """Run work as one transaction: all of it or nothing; then ring the bells that are due.
@@ -114,20 +108,19 @@ class Member:
         # After this process has left, which releases everything, there is nothing to do.
         access.later(lambda: self.me and self._change(work))
 
+    def forget(self, message: int) -> None:
+        """Delete a message that this process holds, now or soon; finalizers can call this."""
+        query = "DELETE FROM messages WHERE id = ? AND state <> ? AND owner = ?"
+        self.later(lambda db: db.execute(query, (message, QUEUED, self.me)))
+
     def arm(self, op: str, queue: int, side: str) -> None:
         """Note that this process waits at a side of a queue."""
         query = "INSERT OR IGNORE INTO armed (participant, queue, side) VALUES (?, ?, ?)"
         self.write(op, lambda db: db.execute(query, (self.me, queue, side)))
 
     def bell(self, op: str) -> int:
-        """Return the descriptor of this process's doorbell, a named pipe that others write into."""
+        """Return the descriptor of this process's doorbell, into which others write."""
         self.join(op)
-        if self._bell < 0:
-            with contextlib.suppress(FileExistsError):
-                os.mkfifo(self._bell_of(self.me), 0o600)
-            # Open for writing too: a pipe whose last writer has gone is always readable.
-            flags = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
-            self._bell = os.open(self._bell_of(self.me), flags)
         return self._bell
 
     def new_path(self, *, spilled: bool) -> Path:
@@ -145,8 +138,7 @@ class Member:
         """Clean up after dead participants if this process has not done so for a while."""
         if time.monotonic() - self._swept >= _SWEEP_EVERY_S:
             self._swept = time.monotonic()
-            others = self.read("sweep", participants)
-            if any(is_dead(row, self._locks, self.me) for row in others):
+            if any(is_dead(self.folder, number) for number in self.read("sweep", participants)):
                 self.sweep()
 
     def join(self, op: str) -> None:
@@ -156,12 +148,10 @@ class Member:
             if self.me:
                 return
             try:
-                flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-                self._locks = os.open(self.folder / LOCKS, flags)
                 self.me = self._change(self._enter)
             except BaseException as error:
                 self.forget_parent()
-                if isinstance(error, OSError):
+                if isinstance(error, FileNotFoundError):
                     raise gone(self.folder) from None
                 raise
 
@@ -178,11 +168,11 @@ class Member:
         if self.me:
             with contextlib.suppress(ShoalError):  # the session was removed, with everything in it
                 goes = self._tidied(self._change, self._leave)
-            self._bell_of(self.me).unlink(missing_ok=True)
+            bell_of(self.folder, self.me).unlink(missing_ok=True)
         self.disconnect()
         self.forget_parent()
         if goes:
-            remove(self.folder, self.facts.spill)
+            remove(self.folder, self.spill)
 
     def check_open(self, op: str) -> None:
         """Refuse an operation of a session that this process has closed.
@@ -205,10 +195,9 @@ class Member:
         """Forget that this process, or in a forked child its parent, is a participant."""
         self.me = 0
         self._due.clear()
-        held, self._locks, self._bell = (self._locks, self._bell), -1, -1
-        for descriptor in held:
-            if descriptor >= 0:
-                os.close(descriptor)
+        bell, self._bell = self._bell, -1
+        if bell >= 0:
+            os.close(bell)
 
     def _used(self, op: str, use: Callable[[], T]) -> T:
         self.check_open(op)
@@ -265,12 +254,9 @@ class Member:
             # Fails if the process has gone or has no bell; another thread may ring it too.
             with contextlib.suppress(OSError, KeyError):
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
-                bell = os.open(self._bell_of(self._due.pop()), flags)
+                bell = os.open(bell_of(self.folder, self._due.pop()), flags)
                 with os.fdopen(bell, "wb", buffering=0) as pipe:
                     pipe.write(b"\0")
-
-    def _bell_of(self, number: int) -> Path:
-        return self.folder / f"b{number}"
 
     def _tidied(self, write: Callable[[Work[Any]], Any], work: Work[Any]) -> Any:
         """Do work in a transaction, then remove the files without a message; return its result.
@@ -294,12 +280,14 @@ class Member:
     def _enter(self, db: sqlite3.Connection) -> int:
         if db.execute("SELECT closed FROM session").fetchone()[0]:
             raise gone(self.folder)
-        number = db.execute(
-            "INSERT INTO participants (host, pid, started) VALUES (?, ?, ?) RETURNING id",
-            own_process(),
-        ).fetchone()[0]
-        take_lock(self._locks, number)  # before others can see the row
-        return int(number)
+        added = db.execute("INSERT INTO participants DEFAULT VALUES RETURNING id").fetchone()
+        bell = bell_of(self.folder, added["id"])
+        bell.unlink(missing_ok=True)  # of a process that was killed here
+        os.mkfifo(bell, 0o600)
+        # Open for writing too: a pipe whose last writer has gone is always readable.
+        self._bell = os.open(bell, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        fcntl.flock(self._bell, fcntl.LOCK_EX)  # before others can see the row
+        return int(added["id"])
 
     def _let_go(self) -> None:
         self.handles -= 1
@@ -318,8 +306,10 @@ class Member:
 
     def _sweep(self, db: sqlite3.Connection) -> dict[str, int]:
         """Release all that dead participants held."""
-        dead = [row["id"] for row in participants(db) if is_dead(row, self._locks, self.me)]
+        dead = [number for number in participants(db) if is_dead(self.folder, number)]
         states = [state for number in dead for state in _release(db, number)]
+        for number in dead:
+            bell_of(self.folder, number).unlink(missing_ok=True)
         lost = states.count(LOANED)
         if dead:
             query = "UPDATE session SET lost = lost + ?, recovered = recovered + ?"

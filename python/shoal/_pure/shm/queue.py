@@ -13,7 +13,7 @@ from shoal._pure.shm.parcel import ShmParcel, payload_of
 from shoal._pure.shm.payload import encode
 from shoal._pure.shm.putting import Message, put
 from shoal._pure.shm.queue_row import QueueRow, open_queue
-from shoal._pure.shm.reservation import ShmReservation, message_of, reserved
+from shoal._pure.shm.reservation import ShmReservation, put_reserved, reserved
 from shoal._pure.shm.session import ShmSession, joined
 from shoal._pure.shm.taking import Choose, Taking, first, peeked, up_to_weight
 from shoal.errors import (
@@ -255,11 +255,11 @@ class ShmQueue:
     def _put(self, call: Call, obj: Any, weight: int) -> None:
         row = self._entered(call.op)
         if isinstance(obj, ShmReservation):
-            put(row, call, message_of(obj, row.member, weight))
+            put_reserved(row, call, obj, weight)
         elif isinstance(obj, ShmParcel):
-            put(row, call, Message(payload_of(obj), weight, sender=obj.sender))
+            put(row, call, Message(payload_of(obj), weight, obj.sender))
         else:
-            put(row, call, lambda: Message(encode(obj), weight))
+            put(row, call, lambda: Message(encode(obj), weight, os.getpid()))
 
     def _take(self, call: Call, choose: Choose, *, lease: bool) -> list[Any]:
         flag(lease, "lease")

@@ -51,7 +51,7 @@ class QueueRow(NamedTuple):
     @property
     def bound(self) -> int:
         """Maximum number of messages, also without `maxsize`."""
-        return self.maxsize or self.member.facts.backlog
+        return self.maxsize or self.member.backlog
 
     def counters(self, db: sqlite3.Connection) -> Any:
         """Return the number of messages, their bytes, and whether it is closed and pressed."""
@@ -83,8 +83,7 @@ class QueueRow(NamedTuple):
         Raises:
             ChannelMemoryError: The message is too large.
         """
-        facts = self.member.facts
-        session = facts.max_bytes if facts.policy != "spill" else 0
+        session = self.member.max_bytes if self.member.policy != "spill" else 0
         for limit, whose in ((self.max_bytes, self.name), (session, "the session")):
             if limit and size > limit:
                 raise ChannelMemoryError(
@@ -124,18 +123,18 @@ class QueueRow(NamedTuple):
         Raises:
             ChannelMemoryError: There is no memory, and the session's policy makes that an error.
         """
-        facts, folder = self.member.facts, self.member.folder
+        session, folder = self.member, self.member.folder
         full = free_bytes(folder) < size + _SPARE
         used = db.execute("SELECT used FROM session").fetchone()["used"]
-        if not full and used + size <= facts.max_bytes:
+        if not full and used + size <= session.max_bytes:
             return size
-        if facts.policy == "spill":
+        if session.policy == "spill":
             return 0
         if full:
             why = f"{folder} has no room for a message of {size} bytes"
             raise ChannelMemoryError(f"{call.op}: {why}")
-        refusal = Refusal("memory", used, facts.max_bytes, size)
-        if facts.policy == "error":
+        refusal = Refusal("memory", used, session.max_bytes, size)
+        if session.policy == "error":
             raise refusal.of(ChannelMemoryError(f"{call.op}: {refusal.why()}{_holders(db)}"))
         if not call.over:  # a put that gives up must not end the wait of gets for more messages
             self.press(db)

@@ -123,7 +123,7 @@ class ShmSession:
     def remove(self) -> None:
         """Remove the session's files, so that no process can join it any more."""
         member = self._checked("remove")
-        remove(member.folder, member.facts.spill)
+        remove(member.folder, member.spill)
 
     def trim(self) -> None:
         """Do nothing: this core keeps no memory that no message uses."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from shoal._pure.shm.checks import Call, Refusal
-from shoal._pure.shm.member import Member
 from shoal._pure.shm.parcel import ShmParcel
 from shoal._pure.shm.payload import Memory, Payload, decode, read_file
 from shoal._pure.shm.queue_row import QueueRow
@@ -160,7 +159,7 @@ class Taking:
         try:
             memory = _bytes_of(row)
             if isinstance(memory, Memory) and not self._lease:
-                finalizer = weakref.finalize(memory, _forget, member, number)
+                finalizer = weakref.finalize(memory, member.forget, number)
                 # At the end of the process all that it holds is released at once.
                 finalizer.atexit = False
                 self._loans[number] = memory, finalizer
@@ -170,7 +169,7 @@ class Taking:
         except BaseException as error:  # noqa: BLE001  (the object's classes may raise anything)
             self.failed = _not_rebuilt(self._queue, row, error)
             self.failed.__cause__ = error
-            _forget(member, number)
+            member.forget(number)
             _remove_file(row)
             del self._rows[number]
             self._loans.pop(number, None)
@@ -223,9 +222,3 @@ def _not_rebuilt(queue: QueueRow, row: sqlite3.Row, error: BaseException) -> Cha
 def _remove_file(row: sqlite3.Row) -> None:
     if row["file"] is not None:
         Path(row["file"]).unlink(missing_ok=True)
-
-
-def _forget(member: Member, number: int) -> None:
-    """Delete a message that this process holds, now or soon."""
-    query = "DELETE FROM messages WHERE id = ? AND state <> ? AND owner = ?"
-    member.later(lambda db: db.execute(query, (number, QUEUED, member.me)))
