@@ -24,9 +24,9 @@ from shoal._pure.lane.server_state import ServerState
 from shoal._pure.lane.streams import Record
 from shoal._pure.lane.wire import CutError, LateError, Patience, Wire
 from shoal._pure.shm.checks import Call, Refusal
-from shoal._pure.shm.parcel import ShmParcel
+from shoal._pure.shm.messages import ShmParcel
+from shoal._pure.shm.operations import first, up_to_weight
 from shoal._pure.shm.queue import ShmQueue
-from shoal._pure.shm.taking import first, up_to_weight
 from shoal.errors import (
     ChannelClosed,
     ChannelEmpty,

@@ -11,7 +11,7 @@ until it continues.
 
 from shoal._pure.shm.channel_base import ChannelBase
 from shoal._pure.shm.lease import ShmMessage
-from shoal._pure.shm.parcel import ShmParcel
+from shoal._pure.shm.messages import ShmParcel
 from shoal._pure.shm.queue import ShmQueue
 from shoal._pure.shm.reservation import ShmReservation
 from shoal._pure.shm.session import ShmSession, shm_gc

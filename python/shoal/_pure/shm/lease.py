@@ -2,10 +2,9 @@
 
 import os
 import sqlite3
-from pathlib import Path
 from typing import Any, NoReturn, Self, final
 
-from shoal._pure.shm.member import Member, requeue
+from shoal._pure.shm.member import Member, remove_files, requeue
 from shoal._pure.shm.tables import LEASED
 from shoal.errors import ShoalValueError
 
@@ -65,18 +64,18 @@ class ShmMessage:
                 f"{op}: the message was leased by process {self._pid}, not by this one"
             )
 
-        def end(db: sqlite3.Connection) -> None:
-            mine = (self._row["id"], LEASED, self._member.me)
-            query = "FROM messages WHERE id = ? AND state = ? AND owner = ?"
-            if op == "give_back" and db.execute(f"SELECT 1 {query}", mine).fetchone() is not None:
-                requeue(db, mine[0])
-            else:
-                db.execute(f"DELETE {query}", mine)
+        mine = (self._row["id"], LEASED, self._member.me)
+        query = "FROM messages WHERE id = ? AND state = ? AND owner = ?"
 
-        self._member.write(op, end)
+        def end(db: sqlite3.Connection) -> list[sqlite3.Row]:
+            if op == "ack":
+                return db.execute(f"DELETE {query} RETURNING file", mine).fetchall()
+            if db.execute(f"SELECT 1 {query}", mine).fetchone() is not None:
+                requeue(db, mine[0])
+            return []
+
+        remove_files(self._member.write(op, end))
         self._ended, self._session = op, None
-        if op == "ack" and self._row["file"] is not None:
-            Path(self._row["file"]).unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self

@@ -27,7 +27,7 @@ from shoal._pure.shm.tables import (
 from shoal.errors import ChannelClosed, ChannelError, ChannelNotFoundError, ShoalError
 from shoal.fork import ChildStage, in_child
 
-__all__ = ["Member", "member_of", "own_folders", "requeue", "stay_silent"]
+__all__ = ["Member", "member_of", "own_folders", "remove_files", "requeue", "stay_silent"]
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -103,15 +103,19 @@ class Member:
         """Run one query; raises the same errors as `write`."""
         return self._used(op, lambda: self._run(work))
 
-    def later(self, work: Work[Any]) -> None:
-        """Run a transaction that releases something, now or soon; finalizers can call this."""
+    def later(self, work: Work[T], then: Callable[[T], object] = bool) -> None:
+        """Run a transaction that releases something, now or soon; finalizers can call this.
+
+        Afterwards `then` is called with its result.
+        """
         # After this process has left, which releases everything, there is nothing to do.
-        access.later(lambda: self.me and self._change(work))
+        access.later(lambda: self.me and then(self._change(work)))
 
     def forget(self, message: int) -> None:
         """Delete a message that this process holds, now or soon; finalizers can call this."""
-        query = "DELETE FROM messages WHERE id = ? AND state <> ? AND owner = ?"
-        self.later(lambda db: db.execute(query, (message, QUEUED, self.me)))
+        query = "DELETE FROM messages WHERE id = ? AND state <> ? AND owner = ? RETURNING file"
+        mine = (message, QUEUED, self.me)
+        self.later(lambda db: db.execute(query, mine).fetchall(), remove_files)
 
     def arm(self, op: str, queue: int, side: str) -> None:
         """Note that this process waits at a side of a queue."""
@@ -341,6 +345,14 @@ def requeue(db: sqlite3.Connection, message: int) -> None:
         (message,),
     )
     db.execute("DELETE FROM messages WHERE id = ?", (message,))
+
+
+def remove_files(deleted: list[sqlite3.Row]) -> int:
+    """Remove the files of messages that were deleted; return the number of messages."""
+    for row in deleted:
+        if row["file"] is not None:
+            Path(row["file"]).unlink(missing_ok=True)
+    return len(deleted)
 
 
 _members: dict[Path, Member] = {}

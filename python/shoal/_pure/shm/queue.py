@@ -2,20 +2,29 @@
 
 import contextlib
 import os
+import sqlite3
+import time
 import weakref
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from shoal._pure.shm.checks import Call, Refusal, Waiting, flag, weights_for, whole
 from shoal._pure.shm.lease import leased
-from shoal._pure.shm.parcel import ShmParcel, payload_of
-from shoal._pure.shm.payload import encode
-from shoal._pure.shm.putting import Message, put
-from shoal._pure.shm.queue_row import QueueRow, open_queue
+from shoal._pure.shm.member import remove_files
+from shoal._pure.shm.messages import ShmParcel, encode, payload_of
+from shoal._pure.shm.operations import (
+    Choose,
+    Message,
+    QueueRow,
+    Taking,
+    first,
+    open_queue,
+    peeked,
+    put,
+    up_to_weight,
+)
 from shoal._pure.shm.reservation import ShmReservation, put_reserved, reserved
 from shoal._pure.shm.session import ShmSession, joined
-from shoal._pure.shm.taking import Choose, Taking, first, peeked, up_to_weight
 from shoal.errors import (
     ChannelDecodeError,
     ChannelEmpty,
@@ -27,6 +36,13 @@ from shoal.errors import (
 
 __all__ = ["ShmQueue", "checked_queue_key", "nothing_taken"]
 
+_STATS: Final = """
+    SELECT count AS messages, bytes, puts, gets,
+    (SELECT count(*) FROM armed WHERE queue = q.id AND side = 'put') AS producers_waiting,
+    (SELECT count(*) FROM armed WHERE queue = q.id AND side = 'get') AS consumers_waiting,
+    coalesce(? - (SELECT written FROM messages WHERE queue = q.id AND state = 0 ORDER BY id LIMIT 1),
+    0.0) AS oldest_s FROM queues AS q WHERE id = ?
+"""
 _LONGEST_KEY: Final = 65_535
 _LARGEST_MAXSIZE: Final = 2**20
 
@@ -159,13 +175,20 @@ class ShmQueue:
 
     def displace(self, all: bool = False) -> int:  # noqa: A002  (as in the contract)
         """Drop the oldest message, or with `all` every message, but only if the queue is full."""
-        every = flag(all, "all")
+        limit = -1 if flag(all, "all") else 1
         row = self._entered("displace")
-        files = row.member.write("displace", lambda db: row.displace(db, every=every))
-        for file in files:
-            if file is not None:
-                Path(file).unlink(missing_ok=True)
-        return len(files)
+
+        def drop(db: sqlite3.Connection) -> list[sqlite3.Row]:
+            count, _, closed, _ = row.counters(db)
+            if closed or count < row.bound:
+                return []
+            first = "SELECT id FROM messages WHERE queue = ? AND state = 0 ORDER BY id LIMIT ?"
+            query = f"DELETE FROM messages WHERE id IN ({first}) RETURNING file"  # noqa: S608  (it is a constant)
+            dropped = db.execute(query, (row.number, limit)).fetchall()
+            db.execute("UPDATE session SET dropped = dropped + ?", (len(dropped),))
+            return dropped
+
+        return remove_files(row.member.write("displace", drop))
 
     def reserve(
         self,
@@ -188,7 +211,9 @@ class ShmQueue:
     def stats(self) -> dict[str, float]:
         """Return how the queue is used."""
         row = self._entered("stats")
-        return row.member.write("stats", row.stats)
+        values = (time.monotonic(), row.number)
+        found = row.member.write("stats", lambda db: db.execute(_STATS, values).fetchone())
+        return dict(found)
 
     def qsize(self) -> int:
         """Return the number of messages in the queue; other processes may change it at once."""

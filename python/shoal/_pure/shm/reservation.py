@@ -11,9 +11,8 @@ from typing import Any, NoReturn, Self, final
 
 from shoal._pure.shm.checks import LARGEST, Call, whole
 from shoal._pure.shm.member import Member
-from shoal._pure.shm.payload import encode
-from shoal._pure.shm.putting import Message, put, reserve
-from shoal._pure.shm.queue_row import QueueRow
+from shoal._pure.shm.messages import encode
+from shoal._pure.shm.operations import Message, QueueRow, put, reserve
 from shoal.errors import ChannelMemoryError, DependencyError, ShoalTypeError, ShoalValueError
 from shoal.pickling import is_quantized
 
