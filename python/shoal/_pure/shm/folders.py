@@ -43,11 +43,7 @@ _BEING_MADE_S = 3600.0
 
 
 def folder_for(wanted: str | None, name: str) -> Path:
-    """Return the parent folder for a new session: the wanted one, or for None a default.
-
-    Raises:
-        ShoalValueError: `wanted` is not a folder that can be written to.
-    """
+    """Return the parent folder for a new session: the wanted one, or for None a default."""
     if wanted is not None:
         if not os.access(wanted, os.W_OK | os.X_OK) or not Path(wanted).is_dir():
             raise ShoalValueError(f"{name}={wanted!r}: expected a folder that can be written to")
@@ -75,11 +71,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def create(parent: Path, max_bytes: int, backlog: int, policy: str, spill: Path | None) -> Path:
-    """Create the folder of a session, with its tables.
-
-    Raises:
-        ChannelMemoryError: There is no room.
-    """
+    """Create the folder of a session, with its tables."""
     folder = parent / f"shoal-{os.getuid()}-{secrets.token_hex(16)}"
     facts = (FORMAT, max_bytes, backlog, policy, spill and str(spill / folder.name))
 
@@ -104,13 +96,7 @@ def create(parent: Path, max_bytes: int, backlog: int, policy: str, spill: Path 
 
 
 def checked_token(token: str) -> Path:
-    """Return the folder that a token names.
-
-    Raises:
-        ShoalValueError: The text is not a token.
-        ChannelNotFoundError: The session is gone.
-        ChannelError: The session belongs to another user or backend.
-    """
+    """Return the folder that a token names."""
     folder = Path(token)
     if not folder.is_absolute() or not _NAME.fullmatch(folder.name):
         raise ShoalValueError(f"token={token!r}: expected what Session.token returned")
@@ -136,10 +122,6 @@ def spare(folder: Path, pid: int) -> None:
     """Keep a session for ten seconds even if all participants die, as long as `pid` is alive.
 
     `pid` is a process that starts replacements for the dead.
-
-    Raises:
-        ChannelMemoryError: There is no room for the file.
-        ChannelError: The file cannot be written.
     """
     try:
         # Not truncated, so that a reader always finds the old line or the new one.
@@ -169,11 +151,9 @@ def remove(folder: Path, spill: str | None) -> None:
 
 
 def collect(wanted: str | None, own: set[Path]) -> list[str]:
-    """Remove this user's sessions whose participants are all dead; return their folders.
+    """Remove this user's dead sessions in a folder, by default in all; return those removed.
 
-    Args:
-        wanted: The folder to search; None for the default ones.
-        own: The folders of this process's sessions, which are left alone.
+    The folders of this process's own sessions are left alone.
     """
     if wanted is not None and not Path(wanted).is_dir():
         raise ShoalValueError(f"dir={wanted!r}: expected a folder")

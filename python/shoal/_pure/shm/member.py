@@ -325,13 +325,12 @@ class Member:
 
 def _release(db: sqlite3.Connection, number: int) -> list[int]:
     """Remove a participant and release all that it held; return the states of these messages."""
-    query = f"SELECT id, state FROM messages WHERE state <> {QUEUED} AND owner = ? ORDER BY id"  # noqa: S608  (it is a constant)
-    rows = db.execute(query, (number,)).fetchall()
+    query = "SELECT id, state FROM messages WHERE state <> ? AND owner = ? ORDER BY id"
+    rows = db.execute(query, (QUEUED, number)).fetchall()
     for message, state in rows:
         if state == LEASED:
             requeue(db, message)
-        else:
-            db.execute("DELETE FROM messages WHERE id = ?", (message,))
+    db.execute("DELETE FROM messages WHERE state <> ? AND owner = ?", (QUEUED, number))
     db.execute("DELETE FROM participants WHERE id = ?", (number,))
     return [state for _, state in rows]
 

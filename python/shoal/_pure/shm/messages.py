@@ -12,8 +12,7 @@ import mmap
 import os
 import pickle
 import struct
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self, SupportsIndex, final
@@ -43,6 +42,7 @@ _NUMBER: Final = 8
 _PIECE: Final = 4096
 _DEEPEST: Final = 32
 _MOST_DIMENSIONS: Final = 16
+_LONG: Final = "something in it is longer than the rest of it"
 _SHORT: Final = 254
 """The first byte of a length of 4 bytes; the next one is that of a length of 8."""
 _LIST: Final = 12
@@ -227,26 +227,29 @@ class _Decoder:
 
     def _array(self) -> Any:
         numpy = importlib.import_module("numpy")
-        index = self._take(1)[0]
-        if index >= len(_ARRAYS):
-            raise self._damage("it has a dtype that does not exist here")
-        dtype = numpy.dtype(_ARRAYS[index])
+        dtype = numpy.dtype(self._one_of(_ARRAYS))
         shape, size = self._shape(dtype.itemsize)
-        return (
-            numpy.ndarray(shape, dtype, self._buffer(size)) if size else numpy.empty(shape, dtype)
-        )
+        return numpy.ndarray(shape, dtype, self._buffer(size) if size else None)
 
     def _tensor(self) -> Any:
-        torch = _torch()
-        index = self._take(1)[0]
-        name = _TENSORS[index] if index < len(_TENSORS) else ""
-        dtype = getattr(torch, name, None)
-        if dtype is None:
-            raise self._damage("it has a dtype that does not exist here")
+        try:
+            torch = importlib.import_module("torch")
+        except ImportError as error:
+            raise DependencyError(
+                "the message holds a torch tensor and torch cannot be imported here: install "
+                "shoal[torch]"
+            ) from error
+        dtype = self._one_of([getattr(torch, name, None) for name in _TENSORS])
         shape, size = self._shape(dtype.itemsize)
         if not size:
             return torch.empty(shape, dtype=dtype)
         return torch.frombuffer(self._buffer(size), dtype=dtype).reshape(shape)
+
+    def _one_of(self, dtypes: Sequence[Any]) -> Any:
+        index = self._take(1)[0]
+        if index >= len(dtypes) or dtypes[index] is None:
+            raise self._damage("it has a dtype that does not exist here")
+        return dtypes[index]
 
     def _shape(self, item_size: int) -> tuple[list[int], int]:
         dimensions = self._size()
@@ -254,9 +257,6 @@ class _Decoder:
             raise self._damage("an array has too many dimensions")
         shape = [self._size() for _ in range(dimensions)]
         return shape, item_size * math.prod(shape)
-
-    def _text(self) -> str:
-        return str(self._bytes(), "utf-8")
 
     def _bytes(self) -> bytes:
         return bytes(self._find(self._size()))
@@ -269,7 +269,7 @@ class _Decoder:
     def _find(self, length: int) -> bytes | memoryview:
         """Return the bytes of a value: in the head if they are few, otherwise in the next piece."""
         if length < _PIECE:
-            return self._slice(length)
+            return self._take(length, _LONG)
         start = _aligned(self._end)
         if self._data is None or start + length > len(self._data):
             raise self._damage("something in it is longer than all of it")
@@ -289,17 +289,12 @@ class _Decoder:
             return first
         return int.from_bytes(self._take(4 if first == _SHORT else 8), "little")
 
-    def _take(self, length: int) -> bytes:
-        if self._at + length > len(self._head):
-            raise self._damage("it ends too early")
-        return self._slice(length)
-
-    def _slice(self, length: int) -> bytes:
-        start, self._at = self._at, self._at + length
-        if self._at > len(self._head):
-            self._at = start
-            raise self._damage("something in it is longer than the rest of it")
-        return self._head[start : self._at]
+    def _take(self, length: int, late: str = "it ends too early") -> bytes:
+        start, end = self._at, self._at + length
+        if end > len(self._head):
+            raise self._damage(late)
+        self._at = end
+        return self._head[start:end]
 
     def _damage(self, what: str) -> ValueError:
         return ValueError(f"the message is damaged: {what}, before byte {self._at} of its head")
@@ -310,28 +305,15 @@ class _Decoder:
         3: lambda _: False,
         4: lambda self: self._number("<b"),
         5: lambda self: self._number("<q"),
-        6: lambda self: int.from_bytes(self._slice(self._size()), "little", signed=True),
+        6: lambda self: int.from_bytes(self._take(self._size(), _LONG), "little", signed=True),
         7: lambda self: self._number("<d"),
         8: lambda self: complex(self._number("<d"), self._number("<d")),
-        9: lambda self: self._text(),
+        9: lambda self: str(self._bytes(), "utf-8"),
         10: lambda self: self._bytes(),
         11: lambda self: bytearray(self._find(self._size())),
         15: lambda self: self._array(),
         16: lambda self: self._tensor(),
     }
-
-
-def _torch() -> Any:
-    module = sys.modules.get("torch")
-    if module is not None:
-        return module
-    try:
-        return importlib.import_module("torch")
-    except ImportError as error:
-        raise DependencyError(
-            "the message holds a torch tensor and torch cannot be imported here: install "
-            "shoal[torch]"
-        ) from error
 
 
 @final

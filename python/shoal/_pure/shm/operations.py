@@ -169,10 +169,8 @@ def open_queue(
             )
             row = db.execute(find, (key,)).fetchone()
         number, *found = row
-        wanted = [
-            found[0] if maxsize is None else maxsize,
-            found[1] if max_bytes is None else max_bytes,
-        ]
+        given = zip((maxsize, max_bytes), found, strict=True)
+        wanted = [has if bound is None else bound for bound, has in given]
         if wanted != found:
             raise ChannelExistsError(
                 f"{name} has maxsize={found[0]}, max_bytes={found[1]}, "

@@ -255,7 +255,6 @@ class ShmQueue:
         if side not in ("get", "put"):
             raise ShoalValueError(f"side={side!r}: expected 'get' or 'put'")
         row = self._entered("arm")
-        row.member.bell("arm")
         row.member.arm("arm", row.number, side)
         row.member.sweep_when_due()
 

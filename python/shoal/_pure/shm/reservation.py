@@ -63,12 +63,7 @@ class ShmReservation:
 
 
 def put_reserved(queue: QueueRow, call: Call, reservation: ShmReservation, weight: int) -> None:
-    """Put a reservation, waiting for room in the queue.
-
-    Raises:
-        ShoalValueError: It was put or cancelled, or was made in another session or process.
-        ShoalError: It could not be put.
-    """
+    """Put a reservation of this process, waiting for room in the queue."""
     array = reservation.array
     if reservation._member is not queue.member or reservation._pid != os.getpid():
         raise ShoalValueError("the reservation was made by another process, or in another session")
@@ -77,11 +72,7 @@ def put_reserved(queue: QueueRow, call: Call, reservation: ShmReservation, weigh
 
 
 def reserved(queue: QueueRow, call: Call, shape: Any, dtype: Any) -> ShmReservation:
-    """Reserve memory for an array.
-
-    Raises:
-        ShoalError: The shape or the dtype is not valid, or there is no memory.
-    """
+    """Reserve memory for an array."""
     sizes = _checked_shape(shape)
     kind, item_size = _kind(dtype)
     size = math.prod(sizes) * item_size

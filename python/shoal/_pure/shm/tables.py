@@ -87,14 +87,9 @@ CREATE TRIGGER taken AFTER UPDATE OF state ON messages BEGIN
         WHERE id = old.queue AND old.state = 0;
     UPDATE armed SET due = 1 WHERE side = 'put';
 END;
-CREATE TRIGGER pressed AFTER UPDATE OF pressed ON queues WHEN new.pressed > old.pressed BEGIN
-    UPDATE armed SET due = 1 WHERE queue = new.id AND side = 'get';
-END;
-CREATE TRIGGER closed AFTER UPDATE OF closed ON queues BEGIN
-    UPDATE armed SET due = 1 WHERE queue = new.id;
-END;
-CREATE TRIGGER forgotten AFTER DELETE ON queues BEGIN
-    UPDATE armed SET due = 1 WHERE queue = old.id;
+CREATE TRIGGER changed AFTER UPDATE OF pressed, closed ON queues BEGIN
+    UPDATE armed SET due = 1 WHERE queue = new.id
+        AND (side = 'get' AND new.pressed > old.pressed OR new.closed > old.closed);
 END;
 CREATE TRIGGER left AFTER DELETE ON participants BEGIN
     DELETE FROM armed WHERE participant = old.id;
