@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from shoal._pure.shm.checks import Call, Refusal
 from shoal._pure.shm.folders import free_bytes
 from shoal._pure.shm.member import Member
-from shoal._pure.shm.messages import LARGE, Memory, Payload, ShmParcel, decode, read_file
+from shoal._pure.shm.messages import LARGE, Memory, Payload, read_file
 from shoal._pure.shm.tables import LEASED, LOANED, QUEUED, RESERVED
 from shoal.errors import (
     ChannelClosed,
@@ -28,8 +28,7 @@ from shoal.errors import (
 )
 
 __all__ = [
-    "Choose", "Message", "QueueRow", "Taking", "first", "open_queue", "peeked", "put", "reserve",
-    "up_to_weight",
+    "Choose", "Message", "QueueRow", "first", "open_queue", "peeked", "put", "reserve", "take", "up_to_weight",
 ]  # fmt: skip
 
 _FIRST_PAUSE_S: Final = 0.0002
@@ -37,6 +36,7 @@ _LAST_PAUSE_S: Final = 0.01
 _CALL_EVERY_S: Final = 0.1
 _KEPT: Final = 64
 """Number of unused queues to keep, for keys that are used again."""
+_EMPTY: Final = Refusal("empty")
 _SPARE: Final = 512 * 1024
 """Bytes that puts leave free on a file system: gets need room too, for the journal."""
 _SIGNALS: Final = (KeyboardInterrupt, GeneratorExit)
@@ -322,7 +322,7 @@ def first(n: int) -> Choose:
 
     def choose(db: sqlite3.Connection, queue: QueueRow) -> list[int] | Refusal:
         found = db.execute(f"SELECT id {_WAITING}", (queue.number, n)).fetchall()
-        return [row["id"] for row in found] or Refusal("empty")
+        return [row["id"] for row in found] or _EMPTY
 
     return choose
 
@@ -354,108 +354,98 @@ def up_to_weight(target: int, least: int | None = None) -> Choose:
     return choose
 
 
-class Taking:
-    """One get.
+def take(
+    queue: QueueRow, call: Call, choose: Choose, made: Callable[[sqlite3.Row, Any], Any], state: int
+) -> tuple[list[Any], Refusal, ChannelDecodeError | None]:
+    """Take messages, and return what is made of them; or why there are none.
+
+    A message of which nothing can be made is dropped, and the error of the last one returned.
 
     Args:
         queue: The queue.
         call: The call.
         choose: Returns the ids of the messages to take, or why there are none.
-        lease: Whether the messages return to the queue if this process dies.
-        parcels: Whether to return each message as a parcel instead of its object.
-
-    Attributes:
-        failed: The error of the last message that cannot be rebuilt.
+        made: Returns the result for the row of a message and its bytes.
+        state: `LEASED` or `LOANED`.
     """
+    member, rows = queue.member, dict[int, sqlite3.Row]()
+    loans: list[weakref.finalize[..., Any]] = []
+    chosen = functools.partial(_chosen, queue, call, choose)
 
-    def __init__(
-        self, queue: QueueRow, call: Call, choose: Choose, *, lease: bool, parcels: bool
-    ) -> None:
-        self._queue, self._call, self._choose = queue, call, choose
-        self._lease, self._parcels = lease, parcels
-        self._rows: dict[int, sqlite3.Row] = {}
-        self._loans: list[weakref.finalize[..., Any]] = []
-        self.failed: ChannelDecodeError | None = None
-
-    def run(self) -> tuple[list[tuple[sqlite3.Row, Any]], Refusal]:
-        """Take messages and rebuild them; return their rows and objects, or why there are none.
-
-        A message that cannot be rebuilt is dropped; its error is kept as `failed`, and raised if
-        there is no other. If anything is raised before the caller has the messages, `put_back` must
-        be called.
-        """
-        refusal = self._queue.wait(self._call, self._attempt, "get")
-        if refusal is not None:
-            return [], refusal
-        values = [(row, value) for row in list(self._rows.values()) for value in self._rebuilt(row)]
-        if not values and self.failed is not None:
-            raise self.failed
-        return values, Refusal("empty")
-
-    def put_back(self) -> None:
-        """Return the messages that were taken to their places in the queue."""
-        for loan in self._loans:
-            loan.detach()
-
-        def back(db: sqlite3.Connection) -> None:
-            for number, row in self._rows.items():
-                db.execute("DELETE FROM messages WHERE id = ?", (number,))
-                db.execute(f"INSERT INTO messages VALUES ({', '.join('?' * len(row))})", tuple(row))  # noqa: S608  (they are constants)
-
-        if self._rows:
-            self._queue.member.write(self._call.op, back)
-
-    def _attempt(self) -> Refusal | None:
-        member, op = self._queue.member, self._call.op
+    def attempt() -> Refusal | None:
         # Read first: unlike a write, this does not disturb other processes.
-        chosen = member.read(op, self._chosen)
-        if isinstance(chosen, Refusal):
-            return chosen
+        found = member.read(call.op, chosen)
+        if isinstance(found, Refusal):
+            return found
+        taken = functools.partial(_taken, chosen, state, member, rows)
         # If the write is rolled back, forget the rows: another process may have taken them by now.
-        return member.write(op, self._take, self._rows.clear)
+        return member.write(call.op, taken, rows.clear)
 
-    def _chosen(self, db: sqlite3.Connection) -> list[int] | Refusal:
-        count, _, closed, _ = self._queue.counters(db)
-        if count == 0 and closed:
-            raise ChannelClosed(f"{self._call.op}: {self._queue.name} is closed and empty")
-        return self._choose(db, self._queue)
-
-    def _take(self, db: sqlite3.Connection) -> Refusal | None:
-        chosen = self._chosen(db)
-        if isinstance(chosen, Refusal):
-            return chosen
-        state, me = LEASED if self._lease else LOANED, self._queue.member.me
-        for number in chosen:
-            row = db.execute("SELECT * FROM messages WHERE id = ?", (number,)).fetchone()
-            self._rows[number] = row
-            if self._lease or row["file"] is not None:
-                query = "UPDATE messages SET state = ?, owner = ? WHERE id = ?"
-                db.execute(query, (state, me, number))
-            else:
-                db.execute("DELETE FROM messages WHERE id = ?", (number,))
-        return None
-
-    def _rebuilt(self, row: sqlite3.Row) -> list[Any]:
-        """Return the object of a message, in a list; an empty list if it cannot be rebuilt."""
-        number, member = row["id"], self._queue.member
-        try:
-            memory = _bytes_of(row)
-            if isinstance(memory, Memory) and not self._lease:
-                loan = weakref.finalize(memory, member.forget, number)
-                loan.atexit = False  # at the end of the process all is released at once
-                self._loans.append(loan)
-            return [_value(row, memory, parcels=self._parcels)]
-        except _SIGNALS:
-            raise
-        except BaseException as error:  # noqa: BLE001  (the object's classes may raise anything)
-            self.failed = _not_rebuilt(self._queue, row, error)
-            self.failed.__cause__ = error
-            member.forget(number)
-            del self._rows[number]
-            return []
+    results, failed = [], None
+    try:
+        refusal = queue.wait(call, attempt, "get")
+        for row in list(rows.values()):
+            try:
+                memory = _bytes_of(row)
+                if isinstance(memory, Memory) and state == LOANED:
+                    loans.append(weakref.finalize(memory, member.forget, row["id"]))
+                    loans[-1].atexit = False  # at the end of the process all is released at once
+                results.append(made(row, memory))
+            except _SIGNALS:
+                raise
+            except BaseException as error:  # noqa: BLE001  (the object's classes may raise anything)
+                failed = _not_rebuilt(queue, row, error)
+                member.forget(row["id"])
+                del rows[row["id"]]
+    except BaseException:
+        for loan in loans:
+            loan.detach()
+        if rows:
+            member.write(call.op, functools.partial(_put_back, rows))
+        raise
+    # Signals arrive at calls; there is no call between here and the caller of the queue.
+    return results, refusal or _EMPTY, failed
 
 
-def peeked(queue: QueueRow, most: int | None, *, parcels: bool) -> list[tuple[int, Any]]:
+def _chosen(
+    queue: QueueRow, call: Call, choose: Choose, db: sqlite3.Connection
+) -> list[int] | Refusal:
+    count, _, closed, _ = queue.counters(db)
+    if count == 0 and closed:
+        raise ChannelClosed(f"{call.op}: {queue.name} is closed and empty")
+    return choose(db, queue)
+
+
+def _taken(
+    chosen: Callable[[sqlite3.Connection], list[int] | Refusal],
+    state: int,
+    member: Member,
+    rows: dict[int, sqlite3.Row],
+    db: sqlite3.Connection,
+) -> Refusal | None:
+    numbers = chosen(db)
+    if isinstance(numbers, Refusal):
+        return numbers
+    for number in numbers:
+        rows[number] = db.execute("SELECT * FROM messages WHERE id = ?", (number,)).fetchone()
+        if state == LEASED or rows[number]["file"] is not None:
+            query = "UPDATE messages SET state = ?, owner = ? WHERE id = ?"
+            db.execute(query, (state, member.me, number))
+        else:
+            db.execute("DELETE FROM messages WHERE id = ?", (number,))
+    return None
+
+
+def _put_back(rows: dict[int, sqlite3.Row], db: sqlite3.Connection) -> None:
+    """Return messages that were taken to their places in the queue."""
+    for number, row in rows.items():
+        db.execute("DELETE FROM messages WHERE id = ?", (number,))
+        db.execute(f"INSERT INTO messages VALUES ({', '.join('?' * len(row))})", tuple(row))  # noqa: S608  (they are constants)
+
+
+def peeked(
+    queue: QueueRow, most: int | None, made: Callable[[sqlite3.Row, Any], Any]
+) -> list[tuple[int, Any]]:
     """Return the weights and copies of the first messages, which stay in the queue."""
     values = (queue.number, -1 if most is None else most)
     query = f"SELECT * {_WAITING}"
@@ -466,7 +456,7 @@ def peeked(queue: QueueRow, most: int | None, *, parcels: bool) -> list[tuple[in
         except FileNotFoundError:
             continue  # another process has taken it
         try:
-            found.append((row["weight"], _value(row, memory, parcels=parcels)))
+            found.append((row["weight"], made(row, memory)))
         except _SIGNALS:
             raise
         except BaseException as error:
@@ -480,15 +470,10 @@ def _bytes_of(row: sqlite3.Row) -> Memory | bytearray:
     return read_file(Path(row["file"]), row["size"])
 
 
-def _value(row: sqlite3.Row, memory: Memory | bytearray, *, parcels: bool) -> Any:
-    """Return the object of a message, or its parcel."""
-    if parcels:
-        return ShmParcel(row["kind"], memory, row["sender"])
-    return decode(row["kind"], memoryview(memory))
-
-
 def _not_rebuilt(queue: QueueRow, row: sqlite3.Row, error: BaseException) -> ChannelDecodeError:
-    return ChannelDecodeError(
+    failed = ChannelDecodeError(
         f"{queue.name}: a message from process {row['sender']} cannot be rebuilt here: "
         f"{type(error).__name__}: {error}"
     )
+    failed.__cause__ = error
+    return failed

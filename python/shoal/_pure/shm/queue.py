@@ -11,20 +11,21 @@ from typing import Any, Final, Literal, Self
 from shoal._pure.shm.checks import Call, Refusal, Waiting, flag, weights_for, whole
 from shoal._pure.shm.lease import leased
 from shoal._pure.shm.member import remove_files
-from shoal._pure.shm.messages import ShmParcel, encode, payload_of
+from shoal._pure.shm.messages import ShmParcel, decode, encode, payload_of
 from shoal._pure.shm.operations import (
     Choose,
     Message,
     QueueRow,
-    Taking,
     first,
     open_queue,
     peeked,
     put,
+    take,
     up_to_weight,
 )
 from shoal._pure.shm.reservation import ShmReservation, put_reserved, reserved
 from shoal._pure.shm.session import ShmSession, joined
+from shoal._pure.shm.tables import LEASED, LOANED
 from shoal.errors import (
     ChannelDecodeError,
     ChannelEmpty,
@@ -206,7 +207,7 @@ class ShmQueue:
         """Return the weights and copies of the first messages, which stay in the queue."""
         if n is not None:
             whole(n, "n", 0)
-        return peeked(self._entered("peek"), n, parcels=self._parcels)
+        return peeked(self._entered("peek"), n, self._value)
 
     def stats(self) -> dict[str, float]:
         """Return how the queue is used."""
@@ -291,20 +292,23 @@ class ShmQueue:
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed
-        taking = Taking(row, call, choose, lease=lease, parcels=self._parcels)
-        try:
-            taken, refusal = taking.run()
-            result = [
-                leased(row.member, self._session, *pair) if lease else pair[1] for pair in taken
-            ]
-            self._failed = taking.failed
-        except BaseException:
-            taking.put_back()
-            raise
-        # Signals arrive at calls; there is no call between here and the caller.
+
+        def made(message: sqlite3.Row, memory: Any) -> Any:
+            value = self._value(message, memory)
+            return leased(row.member, self._session, message, value) if lease else value
+
+        state = LEASED if lease else LOANED
+        result, refusal, failed = take(row, call, choose, made, state)
         if result:
+            self._failed = failed
             return result
-        raise nothing_taken(row.name, call, refusal)
+        raise failed or nothing_taken(row.name, call, refusal)
+
+    def _value(self, message: sqlite3.Row, memory: Any) -> Any:
+        """Return the object of a message, or its parcel."""
+        if self._parcels:
+            return ShmParcel(message["kind"], memory, message["sender"])
+        return decode(message["kind"], memoryview(memory))
 
 
 def checked_queue_key(key: Any) -> bytes:
