@@ -186,7 +186,8 @@ def is_dead(folder: Path, number: int) -> bool:
     except OSError:
         return False  # the session was removed, or this process has too many files open
     try:
-        fcntl.flock(bell, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Shared: a child that another thread forks now has this descriptor too, for long.
+        fcntl.flock(bell, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     finally:
