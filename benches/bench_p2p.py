@@ -5,12 +5,10 @@ and `recv_tensor`, and through a channel. Larger jobs broadcast, and measure the
 """
 
 import os
-from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-import ray
 
 from harness.contenders import by_job, by_limit
 from harness.lines import Load
@@ -47,21 +45,6 @@ NEAR_CHANNEL = Goal(f"≤ 1.3 of {CHANNEL}", times_reference=1.3)
 TWO_COPIES = Goal(f"≤ 2.5 of {CHANNEL}", times_reference=2.5)
 NEAR_MAPPING = Goal("≤ 1.3 of the mapping", times=1.3)
 NEAR_GLOO = Goal(f"≤ 1.3 of {GLOO}", times=1.3)
-
-
-@pytest.fixture(scope="module")
-def start_job(cluster):
-    """A function that starts jobs on the cluster's Ray; they end with the module."""
-    with ExitStack() as stack:
-
-        def start(nodes=(0, 0), **options):
-            address = ray.get_runtime_context().gcs_address
-            environment = options.pop("environment", {})
-            job = Job({"RAY_ADDRESS": address, **environment}, nodes, **options)
-            stack.callback(job.close)
-            return job
-
-        yield start
 
 
 @pytest.fixture(scope="module")

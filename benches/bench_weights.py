@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 import ray
 
-from harness.contenders import by_crew, by_function, by_limit
+from harness.contenders import by_crew, by_function, by_job, by_limit
 from harness.lines import Load
+from harness.lines_p2p import GlooBroadcast
 from harness.lines_tcp import BareTcp
 from harness.lines_weights import Followed, Notices, Open, Versions, store_in
 from harness.processes import STAMPS
 from harness.roles import ReceiveApart, SendApart
+from harness.roles_p2p import Broadcast, Spread, last_end
 from harness.row import Goal, Limit, Row
 from shoal.deadline import Deadline
 from shoal.shm.shared_files.mapping import copy_into, map_shared
@@ -33,6 +35,7 @@ ASLEEP = 300_000
 RAW, SHOAL, SAVE, LOCKED = "one raw copy", Versions.name, "torch.save", "dict behind a lock"
 BARE, DELTA = f"{SHOAL}, without hashes", f"{SHOAL}, a delta of 1 %"
 PUT = "ray.put of arrays"
+COPIED, BROADCAST, GLOO = f"{SHOAL}, copied out", "Worker.broadcast, copied out", GlooBroadcast.name
 FUTEX = Limit("raw futex", "futex")
 SMALL = Load("bytes")
 
@@ -180,6 +183,33 @@ def test_one_way(measure, kind):
         most=STAMPS,
     )
     measure(row, {FUTEX.name: by_limit(FUTEX), SHOAL: by_crew(row, kind)})
+
+
+@pytest.mark.parametrize("contender", [SHOAL, COPIED, BROADCAST, GLOO])
+def test_readers_of_a_node(measure, start_job):
+    """Publish a version until the last reader has it, in place or in a tensor of its own."""
+    load, workers = Load("array", 256 * MIB), 1 + READERS
+    row = Row(
+        f"256 MiB from the publish to {READERS} readers of a node", COPIED,
+        load=load, most=20, processes=workers, read=last_end, optional=(GLOO,),
+    )  # fmt: skip
+    job = start_job((0,) * workers, channels=False)
+
+    def by_line(name, kind, **options):
+        def roles(line):
+            return [Spread(line, **options)] * workers
+
+        return by_job(row, name, job, lambda _number: kind(load), roles)
+
+    together = [Broadcast(load, workers)] * workers
+    openers = {
+        SHOAL: by_line(SHOAL, Versions),
+        COPIED: by_line(COPIED, Versions, copied=True),
+        BROADCAST: by_job(row, BROADCAST, job, roles=lambda: together),
+        GLOO: by_line(GLOO, partial(GlooBroadcast, size=workers)),
+    }
+    measure(row, openers)
+    job.close()
 
 
 @pytest.mark.parametrize("contender", [BareTcp.name, Followed.name])

@@ -8,10 +8,12 @@ from pathlib import Path
 from subprocess import CalledProcessError
 
 import pytest
+import ray
 
 import shoal
 from harness.lines_tcp import Network
 from harness.processes import cores
+from harness.ray_job import Job
 from harness.report import Measure, replay_clock
 from harness.table import Tables
 from shoal import _backend
@@ -82,6 +84,21 @@ def cluster():
         )
         with shoal.Cluster(num_nodes=1, timeout=120) as made:
             yield made
+
+
+@pytest.fixture(scope="module")
+def start_job(cluster):
+    """A function that starts jobs on the cluster's Ray; they end with the module."""
+    with ExitStack() as stack:
+
+        def start(nodes=(0, 0), **options):
+            address = ray.get_runtime_context().gcs_address
+            environment = options.pop("environment", {})
+            job = Job({"RAY_ADDRESS": address, **environment}, nodes, **options)
+            stack.callback(job.close)
+            return job
+
+        yield start
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from harness.lines import Line, Load
 from harness.lines_in_job import GROUP
 from shoal import Worker
 
-__all__ = ["BySend", "BySendTensor", "Gloo"]
+__all__ = ["BySend", "BySendTensor", "Gloo", "GlooBroadcast"]
 
 PATIENCE = timedelta(seconds=60)
 # Number of finished works to keep: the destructor of a work that has just finished would wait for
@@ -87,32 +87,47 @@ class Gloo(_IntoBuffer):
     """torch.distributed without shoal: a gloo group of the two processes."""
 
     name = "torch.distributed, gloo"
+    size = 2
 
     def __init__(self, load: Load, folder: str = "/dev/shm") -> None:
         super().__init__(load)
         with NamedTemporaryFile(prefix="shoal-bench-store-", dir=folder) as file:
             self._store = file.name  # the first process that opens the store makes the file
 
-    def _group(self) -> tuple[Any, int]:
+    def _group(self) -> Any:
         distributed = import_module("torch.distributed")
         address = import_module("ray.util").get_node_ip_address()
         kind = distributed.ProcessGroupGloo
-        _worker_here, other = _worker()
         options = kind._Options()
         options._timeout = PATIENCE
         options._devices = [kind.create_device(hostname=address)]
-        return kind(distributed.FileStore(self._store, 2), 1 - other, 2, options), other
+        store, rank = distributed.FileStore(self._store, self.size), Worker.current_worker._rank
+        return kind(store, rank, self.size, options)
 
     def putter(self):
-        group, other = self._group()
+        group, (_, other) = self._group(), _worker()
         return _waited(lambda tensor: group.send([tensor], other, 0))
 
     def receiver(self):
-        group, other = self._group()
+        group, (_, other) = self._group(), _worker()
         return _waited(lambda tensor: group.recv([tensor], other, 0))
 
     def close(self):
         Path(self._store).unlink(missing_ok=True)
+
+
+class GlooBroadcast(Gloo):
+    """The same with more processes: a broadcast from rank 0, into tensors of the others."""
+
+    def __init__(self, load: Load, size: int) -> None:
+        super().__init__(load)
+        self.size = size
+
+    def putter(self):
+        group = self._group()
+        return _waited(lambda tensor: group.broadcast(tensor, 0))
+
+    receiver = putter
 
 
 def _waited(begin: Callable[[Any], Any]) -> Callable[[Any], None]:

@@ -6,9 +6,11 @@ import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +39,19 @@ def store_in(folder: str) -> Store:
     return Store(folder, "the weights")
 
 
+def following_versions(store: Store) -> Callable[[], Any]:
+    """Return a function that waits for the next version, and returns its tensor or bytes."""
+    least = 1
+
+    def get() -> Any:
+        nonlocal least
+        snapshot = store.latest(least, "a version", Deadline(60))
+        least = snapshot.version.packed() + 1
+        return snapshot["a"]
+
+    return get
+
+
 class Versions(Line):
     """Weights as a line: each message is a version."""
 
@@ -52,15 +67,7 @@ class Versions(Line):
         return lambda message: store.publish(StateLayout({"a": message}), None, Deadline(60))
 
     def getter(self):
-        store, least = store_in(self._folder), 1
-
-        def get():
-            nonlocal least
-            snapshot = store.latest(least, "a version", Deadline(60))
-            least = snapshot.version.packed() + 1
-            return snapshot["a"]
-
-        return get
+        return following_versions(store_in(self._folder))
 
     def close(self):
         shutil.rmtree(self._folder)
@@ -92,17 +99,10 @@ class Followed(Lane):
         return put
 
     def getter(self):
-        store, least = store_in(self._folders[1]), 1
+        store = store_in(self._folders[1])
         store.follows = True
         threading.Thread(target=follow, args=(store, [self], "bench"), daemon=True).start()
-
-        def get():
-            nonlocal least
-            snapshot = store.latest(least, "a version", Deadline(60))
-            least = snapshot.version.packed() + 1
-            return snapshot["a"]
-
-        return get
+        return following_versions(store)
 
     # The queues of the sender's node, as its followers use them.
 

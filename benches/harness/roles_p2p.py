@@ -16,7 +16,7 @@ from harness.lines_in_job import GROUP
 from harness.processes import Board, Round, breathe
 from shoal import Worker
 
-__all__ = ["Broadcast", "Contact", "CopyFromMapping", "CountGlooSends", "last_end"]
+__all__ = ["Broadcast", "Contact", "CopyFromMapping", "CountGlooSends", "Spread", "last_end"]
 
 now = time.perf_counter_ns
 
@@ -71,6 +71,35 @@ class Broadcast:
             self.load.check(own, 0)
 
         return _in_step(board, member, lambda: broadcast(message, groups), take)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Rank 0 puts each message once, into a line from which all others get it.
+
+    Attributes:
+        line: The line.
+        copied: Whether each receiver then copies the message into its own memory, as above.
+    """
+
+    line: Line
+    copied: bool = False
+
+    def __call__(self, board: Board, member: int) -> Round:
+        load = self.line.load
+        if member == 0:
+            put, message = self.line.putter(), load.make(0, "torch")
+            return _in_step(board, member, lambda: put(message), lambda: None)
+        get, own = self.line.getter(), np.zeros(load.size // 4, dtype=np.float32)
+
+        def take() -> None:
+            message = get()
+            if self.copied:
+                np.copyto(own, message.numpy())
+                message = own
+            load.check(message, 0)
+
+        return _in_step(board, member, lambda: None, take)
 
 
 @dataclass(frozen=True)

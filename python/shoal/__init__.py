@@ -77,6 +77,15 @@ def _check_ray() -> None:
 
 _check_ray()
 
+
+def _report_waits() -> None:
+    remarks = importlib.import_module("shoal.remarks")
+    remarks.annotate_waits("shoal.observe.long_waits:describe_others")
+    remarks.report_hangs("shoal.observe.long_waits:report_job")
+
+
+_report_waits()
+
 _EXPORTS = {
     "AcceleratorType": "shoal.hardware",
     "AcceleratorUtil": "shoal.hardware",

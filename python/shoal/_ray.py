@@ -105,7 +105,7 @@ def _show_state(context: Context) -> None:
     if context.namespace and _in_process is None and ray.is_initialized():
         # Jobs of two Ray clusters may have the same namespace.
         job = f"{context.namespace}@{ray.get_runtime_context().gcs_address}"
-        show_process(job, context.name, context.node_rank)
+        show_process(job, context.name, context.node_rank, context.num_nodes)
     else:
         hide_process()
 
@@ -175,7 +175,7 @@ def timed_out(what: str, peer: str, deadline: Deadline) -> ShoalTimeoutError:
     )
 
 
-def get(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str) -> Any:
+def get(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str, address: str = "") -> Any:
     """Wait for one Ray object.
 
     Args:
@@ -183,13 +183,16 @@ def get(ref: Any, deadline: Deadline, what: Callable[[], str], peer: str) -> Any
         deadline: When to give up.
         what: Describes the operation, for the log and for errors.
         peer: Names the process that makes the object, for the log and for errors.
+        address: The process that is waited for, if `peer` is not its address.
 
     Raises:
         ShoalTimeoutError: The deadline passed.
         PeerLostError: The process that makes the object died.
     """
     with LongWait(
-        lambda: f"{describe_self()}: {what()} waits for {peer}", deadline, peers=lambda: (peer,)
+        lambda: f"{describe_self()}: {what()} waits for {peer}",
+        deadline,
+        peers=lambda: (address or peer,),
     ) as wait:
         while True:
             try:

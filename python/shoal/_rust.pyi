@@ -1064,7 +1064,7 @@ class ChannelBase:
 
     It hands on: calls whose `async_op` or `lease` is not False itself, that have a `queue_name`,
     whose `timeout` is not an int or float or not valid seconds, or whose key is not hashable or has
-    no `ShmQueue` in `_direct_queues`; puts that raised an `Exception`, which put nothing; and gets
+    no `ShmQueue` in `_direct_puts` or `_direct_gets`; puts that raised an `Exception`, which put nothing; and gets
     that have waited for the timeout or for 0.1 seconds. For any other `Exception` of a get, the
     result of `_explain(error)` is raised. The Python core hands on every call.
 
@@ -1073,8 +1073,12 @@ class ChannelBase:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
     @property
-    def _direct_queues(self) -> dict[Any, ShmQueue]:
-        """Queues that calls may use directly, by key; the subclass adds and removes them."""
+    def _direct_puts(self) -> dict[Any, ShmQueue]:
+        """Queues that puts may use directly, by key; the subclass adds and removes them."""
+
+    @property
+    def _direct_gets(self) -> dict[Any, ShmQueue]:
+        """The same for gets."""
 
     def put(
         self,
@@ -1190,4 +1194,21 @@ def shm_gc(dir: str | None = None) -> list[str]:  # noqa: A002  (as in tempfile)
 
     Searches `dir`, or for None the folders in which sessions are created by default, and returns
     the session folders that it removed.
+    """
+
+def shm_queues(token: str) -> list[dict[str, Any]]:
+    """Return the queues of a session and how they are used, in the order in which they were made.
+
+    Each one has its `key`, its `maxsize` (0 if the session's backlog is the bound), whether it is
+    `closed`, and the numbers of `ShmQueue.stats`, each of its own moment.
+
+    The caller does not take part in the session: the session does not end with it, and nothing in it
+    changes. It waits for no other process; the pure backend waits for one that holds its tables, for
+    at most a second.
+
+    Raises:
+        ShoalValueError: It is not a session's token.
+        ChannelNotFoundError: The session was removed, or is on another node.
+        ChannelError: The session belongs to another user, was made by another backend or version,
+            is damaged, or another process holds its tables.
     """

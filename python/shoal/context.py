@@ -79,11 +79,13 @@ class Context:
         name: The worker's address, or `driver`.
         namespace: The Ray namespace of the job; empty while the process belongs to no job.
         node_rank: The rank of the node in the cluster; -1 if it is not known.
+        num_nodes: The number of nodes of the job; 0 if it is not known.
     """
 
     name: str = "driver"
     namespace: str = ""
     node_rank: int = -1
+    num_nodes: int = 0
 
 
 _current = Context()
@@ -112,11 +114,17 @@ def enter_scope(context: Context) -> None:
 
 
 def set_context(
-    *, name: str | None = None, namespace: str | None = None, node_rank: int | None = None
+    *,
+    name: str | None = None,
+    namespace: str | None = None,
+    node_rank: int | None = None,
+    num_nodes: int | None = None,
 ) -> None:
     """Change the given fields of the identity that `current` returns; fields that are None stay."""
     global _current  # noqa: PLW0603  (outside a scope, a process has exactly one identity)
-    given = {"name": name, "namespace": namespace, "node_rank": node_rank}
+    given = {
+        "name": name, "namespace": namespace, "node_rank": node_rank, "num_nodes": num_nodes,
+    }  # fmt: skip
     changed = replace(current(), **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]  # the names and types match the fields
     if _scoped.get() is not None:
         _scoped.set(changed)

@@ -6,6 +6,7 @@ for no limit. A wait of more than 0.1 s is on the state page of its process. A w
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -15,22 +16,26 @@ from typing import Any, Protocol, Self
 
 from shoal.context import describe_self, env_var
 from shoal.errors import ShoalValueError
-from shoal.state import PageEntry, begin_wait
+from shoal.remarks import remarks_on, report_hang
+from shoal.state import Activity, PageEntry, begin_wait
 
 __all__ = [
     "Deadline",
     "LongWait",
     "WaitObserver",
-    "annotate_waits",
     "default_timeout",
     "expect_event",
+    "hang_limit",
     "observe_waits",
 ]
 
 _FALLBACK_S = 10_800.0
 _SHOWN_AFTER_S = 0.1
+_PEERS_EVERY_S = 1.0
+"""Seconds between two looks at the peers of an asynchronous operation."""
 _FIRST_LOGS_S = (10.0, 60.0)
 _THEN_EVERY_S = 600.0
+_HANG_S = 300.0
 
 _log = logging.getLogger("shoal")
 
@@ -54,6 +59,22 @@ def default_timeout() -> float:
         unit = "minutes" if name.startswith("RLINF_") else "seconds"
         raise ShoalValueError(f"{name}={text!r}: expected a positive number of {unit}")
     return value * 60 if name.startswith("RLINF_") else value
+
+
+def hang_limit() -> float:
+    """Return the seconds after which a wait hangs, whatever it waits for: `SHOAL_HANG`, else 300.
+
+    Raises:
+        ShoalValueError: The value of the variable is not a positive number.
+    """
+    text, name = env_var("HANG")
+    try:
+        limit = float(text or _HANG_S)
+    except ValueError:
+        limit = math.nan
+    if not limit > 0:
+        raise ShoalValueError(f"{name}={text!r}: expected a positive number of seconds")
+    return limit
 
 
 class Deadline:
@@ -140,14 +161,6 @@ def expect_event(seconds: float) -> None:
         _observer.expect(seconds)
 
 
-_remarks: list[Callable[[], str]] = []
-
-
-def annotate_waits(remark: Callable[[], str]) -> None:
-    """Add what a function returns to the end of each log line of a wait; empty for nothing."""
-    _remarks.append(remark)
-
-
 _outermost: ContextVar["LongWait | None"] = ContextVar("shoal_wait", default=None)
 
 
@@ -165,7 +178,10 @@ class LongWait:
         operation: What waits, such as `get`; empty for a wait that the page does not show.
         on: What the operation is on; by default the line, without the name of this process.
         peers: Returns the addresses of the processes that it waits for now.
-        is_work: Whether an asynchronous operation is waited for, which has its own deadline.
+        channel: The name of the channel that the operation is on, if any.
+        ends_in: Returns the seconds until what it waits for ends by itself.
+        is_work: Whether an asynchronous operation is waited for, which has its own deadline; its
+            peers may change while no code calls `tick`.
 
     Attributes:
         deadline: The deadline of the wait.
@@ -181,6 +197,8 @@ class LongWait:
         operation: str = "wait",
         on: str | None = None,
         peers: Callable[[], Sequence[str]] = tuple,
+        channel: str = "",
+        ends_in: Callable[[], float] = lambda: math.inf,
         is_work: bool = False,
     ) -> None:
         self._describe = describe
@@ -189,8 +207,11 @@ class LongWait:
         self._operation = operation
         self._on = on
         self._peers = peers
+        self._channel = channel
+        self._ends_in = ends_in
         self._start = time.monotonic() - waited
         self._logged = 0
+        self._hangs_at: float | None = None
         self._is_shown = not operation
         self._entry: PageEntry | None = None
         self._peers_shown: tuple[str, ...] = ()
@@ -213,8 +234,21 @@ class LongWait:
 
     def shown_in_loop(self) -> Self:
         """Let the event loop show the wait in time, where no code calls `tick`."""
-        self._timer = asyncio.get_running_loop().call_later(_SHOWN_AFTER_S, self.show)
+        self._show_again_in(_SHOWN_AFTER_S)
         return self
+
+    def _show_again_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._show_again)
+
+    def _show_again(self) -> None:
+        self._refresh() if self._is_shown else self.show()
+        self._show_again_in(_PEERS_EVERY_S)
+
+    def _refresh(self) -> None:
+        """Show the peers of now."""
+        if self._entry is not None and tuple(self._peers()) != self._peers_shown:
+            self.hide()
+            self.show()
 
     @property
     def next_at(self) -> float:
@@ -228,7 +262,9 @@ class LongWait:
         elapsed = time.monotonic() - self._start
         # Not again if no code called `tick` at that time.
         due = _SHOWN_AFTER_S if not self._is_shown and elapsed < _SHOWN_AFTER_S else self.next_at
-        due -= elapsed
+        due = min(due, self._hangs_at or math.inf) - elapsed
+        if self.is_work and self._is_shown:
+            due = min(due, _PEERS_EVERY_S)
         if _observer is not None:
             due = min(due, _observer.interval)
         return max(0.0, min(due, at_most, self.deadline.remaining))
@@ -244,34 +280,61 @@ class LongWait:
         elapsed = time.monotonic() - self._start
         if not self._is_shown and elapsed >= _SHOWN_AFTER_S / 2:  # the first tick may come early
             self.show()
-        elif self._entry is not None and tuple(self._peers()) != self._peers_shown:
-            self.hide()
-            self.show()
+        else:
+            self._refresh()
+        if self._hangs_at is None:  # not before: most waits are short
+            with contextlib.suppress(ShoalValueError):
+                self._hangs_at = hang_limit()
+        if elapsed >= (self._hangs_at or math.inf):
+            self._hangs_at = math.inf
+            report_hang(self)
         if elapsed < self.next_at:
             return
         while elapsed >= self.next_at:
             self._logged += 1
         limit = self.deadline.timeout
         ends = "no limit" if math.isinf(limit) else f"limit {limit:g} s"
-        remarks = "".join(f"; {text}" for remark in _remarks if (text := remark()))
+        remarks = "".join(f"; {text}" for text in remarks_on(self))
         _log.warning("%s: waiting for %.0f s (%s)%s", self._describe(), elapsed, ends, remarks)
 
     def show(self) -> None:
         """Show the wait on the page now, or the one that it is within, which may not be called."""
         self._is_shown = True
-        outer = _outermost.get()
-        # The context of a task may have one that has ended.
-        if outer is not None and outer is not self and outer._is_outermost and outer._operation:  # noqa: SLF001  (same class)
+        outer = self._outer()
+        if outer is not None:
             outer.show()
             return
         if self._entry is not None:
             return
+        shown = self.activity()
+        self._peers_shown = shown.peers
+        self._entry = begin_wait(
+            shown.operation, shown.on, shown.peers, shown.since,
+            channel=shown.channel, until=shown.until,
+        )  # fmt: skip
+
+    def activity(self) -> Activity:
+        """Return what the page shows: the wait, or the one that it is within."""
+        outer = self._outer()
+        if outer is not None:
+            return outer.activity()
         on = self._on
         if on is None:
             sentence = self._describe().removeprefix(f"{describe_self()}: ")
             on = sentence.removeprefix("waits for ")
-        self._peers_shown = tuple(self._peers())
-        self._entry = begin_wait(self._operation, on, self._peers_shown, self._start)
+        peers = tuple(self._peers())
+        until = time.monotonic() + min(self.deadline.remaining, self._ends_in())
+        return Activity(
+            "wait", self._operation, on, peers, len(peers), self._start, 0,
+            channel=self._channel, until=until,
+        )  # fmt: skip
+
+    def _outer(self) -> "LongWait | None":
+        outer = _outermost.get()
+        # The context of a task may have one that has ended.
+        if outer is not None and outer is not self and outer._is_outermost and outer._operation:  # noqa: SLF001  (same class)
+            return outer
+        return None
 
     def hide(self) -> None:
         """Remove the wait from the page; a later `tick` shows it again, with its peers of then."""

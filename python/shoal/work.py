@@ -20,6 +20,7 @@ from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, ShoalValueError
 from shoal.futures import ends_in_time, fail, fulfil
 from shoal.loop import soon
+from shoal.state import begin_wait
 
 __all__ = [
     "AsyncChannelWork",
@@ -56,9 +57,15 @@ class AsyncWork:
 
     Attributes:
         operation: What a wait for it is called on the state page.
+        channel: The name of the channel that it is on, if any.
+        peers: The addresses of the processes that it waits for; those that are known.
+        deadline: When it ends by itself; None if that is not known, or never.
     """
 
     operation = "wait"
+    channel = ""
+    peers: Sequence[str] = ()
+    deadline: Deadline | None = None
 
     def __init__(
         self,
@@ -127,9 +134,20 @@ class AsyncWork:
             lambda: f"{describe_self()}: waits for {self.what}",
             deadline,
             operation=self.operation,
-            on=self.what,
+            on="" if self.operation in ("send", "recv", "broadcast") else self.what,
+            channel=self.channel,
+            peers=self.awaited,
+            ends_in=self.remaining,
             is_work=True,
         )
+
+    def awaited(self) -> Sequence[str]:
+        """Return the addresses of the processes that it waits for now; those that are known."""
+        return self.peers
+
+    def remaining(self) -> float:
+        """Return the seconds until it ends by itself; infinite if that is not known, or never."""
+        return math.inf if self.deadline is None else self.deadline.remaining
 
     def abandon(self) -> None:
         """Cancel the operation; if it has already ended, give back the messages that it took."""
@@ -169,6 +187,10 @@ class AsyncWork:
         last.seen = True
         following = AsyncFuncWork(func, *args, **kwargs)
         last.following, following.previous = following, last
+        # Shown until it has run: what this process waits for elsewhere does not hold it.
+        entry = begin_wait("then", following.what)
+        if entry is not None:
+            following.future.add_done_callback(lambda _: entry.end())
         last.future.add_done_callback(following.start_after)
         return following
 
@@ -216,6 +238,11 @@ class AsyncFuncWork(AsyncWork):
         self._payload_s = 0.0
         # Keeps the previous work until the function has run, as the function may fetch its result.
         self.previous: AsyncWork | None = None
+
+    def awaited(self) -> Sequence[str]:
+        """Return the processes that the work before it waits for."""
+        previous = self.previous
+        return () if previous is None or previous.done() else previous.awaited()
 
     @property
     def time(self) -> float:
@@ -275,6 +302,16 @@ class AsyncCollWork(AsyncWork):
         for work in self._works:
             work.seen = True
             work.future.add_done_callback(self._one_done)
+
+    def awaited(self) -> Sequence[str]:
+        """Return the processes that the works wait for."""
+        return [
+            *dict.fromkeys(p for work in self._works if not work.done() for p in work.awaited())
+        ]
+
+    def remaining(self) -> float:
+        """Return the seconds until one of them ends by itself."""
+        return min(work.remaining() for work in self._works)
 
     def __add__(self, other: "AsyncCollWork") -> "AsyncCollWork":
         """Combine with other works."""

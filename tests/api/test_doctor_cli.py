@@ -1,11 +1,14 @@
 """The `shoal doctor` command: its sentences and its exit codes."""
 
+import math
+
 import pytest
 from typer.testing import CliRunner
 
-from shoal.cli import show_causes
+from shoal.cli import show_doctor
 from shoal.cli.app import app
-from shoal.state import Activity, ProcessState
+from shoal.observe import JobProcesses
+from shoal.state import Activity, ChannelUse, ProcessState
 
 NOW = 1000.0
 
@@ -14,23 +17,28 @@ def call(operation, seconds, *inside):
     return Activity("call", operation, "", (), 0, NOW - seconds, 7, tuple(inside))
 
 
-def wait(operation, seconds, *peers, on=""):
-    return Activity("wait", operation, on, peers, len(peers), NOW - seconds, 7)
+def wait(operation, seconds, *peers, on="", channel="", left=math.inf):
+    since, until = NOW - seconds, NOW + left
+    return Activity(
+        "wait", operation, on, peers, len(peers), since, 7, channel=channel, until=until
+    )
 
 
-def state(address, *activities, status="running"):
-    return ProcessState(address, hash(address), 1, 0, 0, status, activities, 0)
+def state(address, *activities, status="running", uses="", most=1):
+    channels = tuple(ChannelUse(use[1:], "", use[0] == "+", use[0] == "-") for use in uses.split())
+    return ProcessState(
+        address, hash(address), 1, 0, 0, status, activities, 0,
+        num_nodes=1, most_calls=most, channels=channels,
+    )  # fmt: skip
 
 
 @pytest.fixture
-def doctor(tmp_path, monkeypatch):
+def doctor(monkeypatch):
     """Examine a job of some processes; return the lines of the output, and the exit code."""
 
     def run(*states, **env):
-        monkeypatch.setattr(show_causes.time, "monotonic", lambda: NOW)
-        monkeypatch.setattr(show_causes, "_BETWEEN_S", 0)
-        monkeypatch.setattr(show_causes, "find_jobs", lambda _: {"job": tmp_path})
-        monkeypatch.setattr(show_causes, "read_pages", lambda _: list(states))
+        monkeypatch.setattr(show_doctor, "_BETWEEN_S", 0)
+        monkeypatch.setattr(show_doctor, "read_jobs", lambda _: [JobProcesses("job", states, NOW)])
         done = CliRunner().invoke(app, ["doctor"], env=env)
         lines = done.output.splitlines()
         return lines[1:], done.exit_code
@@ -40,48 +48,140 @@ def doctor(tmp_path, monkeypatch):
 
 def test_it_names_the_process_that_the_others_wait_for(doctor):
     rollouts = [
-        state(f"rollout:{n}", call("play", 70, wait("recv", 60 + n, "actor:0"))) for n in range(6)
+        state("rollout:1", call("play", 90, wait("recv", 65, "actor:0"))),
+        *(
+            state(f"rollout:{n}", call("play", 90, wait("broadcast", 60, "rollout:1")))
+            for n in (0, 2, 3)
+        ),
     ]
-    driver = state("driver", wait("wait", 80, *(f"rollout:{n}" for n in range(6))))
-    lines, code = doctor(driver, *rollouts, state("actor:0", call("update", 63)))
-    assert lines == [
-        "- actor:0 has been in `update` for 63 s. rollout:5, rollout:4, rollout:3, rollout:2 and 2 more "
-        "wait for it, in recv 65 s. driver waits for these."
-    ]
-    assert code == 0
-    assert doctor(driver, *rollouts, state("actor:0", call("update", 63)), SHOAL_HANG="60")[1] == 1
+    driver = state(
+        "driver", wait("wait", 80, *(f"rollout:{n}" for n in range(4)), on="rollout.play")
+    )
+    job = driver, *rollouts, state("actor:0", call("update", 63))
+    text = (
+        "- rollout:1 waits for actor:0, which has been in `update` for 63 s; the other 3 ranks "
+        "wait in `broadcast`; driver waits for rollout.play. rollout:1 waits 65 s in `recv`."
+    )
+    assert doctor(*job) == ([text], 0)
+    assert doctor(*job, SHOAL_HANG="60") == ([text], 1)
 
 
 def test_it_names_a_circle_and_who_waits_for_it(doctor):
-    lines, code = doctor(
-        state("a:0", call("step", 70, wait("recv", 63, "b:0"))),
-        state("b:0", call("step", 70, wait("lock", 61, "a:0", on="the lock 'x'"))),
-        state("driver", wait("wait", 80, "a:0")),
-    )
+    b = state("b:0", call("step", 70, wait("lock", 61, "a:0", on="the lock 'x'")))
+    driver = state("driver", wait("wait", 80, "a:0"))
+    lines, code = doctor(state("a:0", call("step", 70, wait("recv", 63, "b:0"))), b, driver)
     assert lines == [
-        "- A circle, in which none can go on: a:0 waits 63 s in recv for b:0, b:0 waits 61 s in lock "
-        "(the lock 'x') for a:0. driver waits for these."
+        "- A circle, in which none can go on: a:0 waits 63 s in `recv` for b:0; b:0 waits 61 s in "
+        "`lock` (the lock 'x') for a:0; driver waits in `wait`."
     ]
     assert code == 1
+    calls = [
+        state(f"{one}:0", call("f", 70, wait("wait", 63, f"{other}:0", on=f"{other}.f")))
+        for one, other in ("ab", "ba")
+    ]
+    assert doctor(*calls)[0] == [
+        "- A circle, in which none can go on: a:0 waits 63 s for b.f on b:0; b:0 waits 63 s for a.f "
+        "on a:0."
+    ]
+    young = state("a:0", call("step", 70, wait("recv", 3, "b:0")))
+    assert doctor(young, b)[0] == ["- Nothing stands still."]  # a message may be on its way
 
 
 @pytest.mark.parametrize(
     ("culprit", "text", "code"),
     [
-        (state("b:0", call("train", 5), status="dead"), "b:0 is dead; it died in `train`.", 1),
-        (state("b:0", status="stopped"), "b:0 is stopped.", 1),
-        (state("b:0"), "b:0 is in no call.", 0),
-        (state("c:0"), "b:0 has no state page here: it is on another node, or has ended.", 0),
+        (state("b:0", call("train", 5), status="dead"), "is dead; it died in `train`", 1),
+        (state("b:0", status="stopped"), "is stopped", 1),
+        (state("b:0"), "is in no call", 0),
+        (
+            state("c:0"),
+            "has no state page here: it is on another node, has not begun, or has ended",
+            0,
+        ),
     ],
 )
 def test_it_says_why_a_process_does_not_answer(doctor, culprit, text, code):
     waiting = state("a:0", call("step", 70, wait("recv", 20, "b:0")))
-    assert doctor(waiting, culprit) == ([f"- {text} a:0 waits for it, in recv 20 s."], code)
+    line = f"- a:0 waits for b:0, which {text}. a:0 waits 20 s in `recv`."
+    assert doctor(state("driver"), waiting, culprit) == ([line], code)
+
+
+def test_it_names_ranks_that_do_the_same_together(doctor):
+    ranks = [state(f"a:{n}", call("train", 60 + n), status="dead") for n in range(2)]
+    driver = state("driver", wait("wait", 70, "a:0", "a:1", on="a.train"))
+    text = "- driver waits for a:1 and a:0, which {}. driver waits 70 s for a.train."
+    assert doctor(driver, *ranks)[0] == [text.format("are dead; they died in `train`")]
+    ranks = [state(f"a:{n}", call("train", 60 + n)) for n in range(2)]
+    assert doctor(driver, *ranks)[0] == [text.format("have been in `train` for up to 61 s")]
+
+
+@pytest.mark.parametrize(
+    ("users", "text", "code"),
+    [
+        ([state("actor:1", status="dead", uses="-a")], "from which actor:1 gets; it is dead", 1),
+        ([state("actor:1", uses="-a")], "from which actor:1 gets; it is in no call", 1),
+        (
+            [state("actor:1", call("f", 60), uses="-a")],
+            "from which actor:1 gets; it has been in `f` for 60 s",
+            0,
+        ),
+        (
+            [state(f"actor:{n}", uses="-a") for n in range(2)],
+            "from which actor:0 and actor:1 get; they are in no call",
+            1,
+        ),
+        (
+            [state(f"actor:{n}", call("f", 60 + n), uses="-a") for n in range(2)],
+            "from which actor:1 and actor:0 get; actor:1 has been in `f` for 61 s",
+            0,
+        ),
+        ([state("actor:1", uses="-b")], "", 1),
+    ],
+)
+def test_it_says_what_the_other_side_of_a_channel_does(doctor, users, text, code):
+    driver = state("driver", wait("wait", 70, "rollout:0", on="rollout.play"))
+    rollout = state("rollout:0", call("play", 70, wait("put", 63, channel="a")), uses="+a")
+    reason = f", {text}" if text else "; no process that gets from it is left"
+    line = (
+        f"- rollout:0 waits 63 s in put for room in channel 'a'{reason}; driver waits for "
+        "rollout.play."
+    )
+    assert doctor(driver, rollout, *users) == ([line], code)
+
+
+def test_it_names_a_circle_over_two_channels_and_one_that_another_process_may_end(doctor):
+    two = [
+        state("a:0", call("f", 70, wait("get", 63, channel="x")), uses="-x +y"),
+        state("b:0", call("f", 70, wait("get", 62, channel="y")), uses="-y +x"),
+    ]
+    round_trip = (
+        "a:0 waits 63 s in get for an item of channel 'x', into which b:0 puts; b:0 waits 62 s in "
+        "get for an item of channel 'y', into which a:0 puts"
+    )
+    driver = state("driver", wait("wait", 80, "a:0", on="a.f"))
+    assert doctor(driver, *two) == (
+        [f"- A circle, in which none can go on: {round_trip}; driver waits for a.f."],
+        1,
+    )
+    assert doctor(state("driver"), *two) == (
+        [f"- These wait for each other, if no other process ends it: {round_trip}."],
+        0,
+    )
+
+
+def test_a_wait_that_ends_by_itself_is_named_all_the_same(doctor):
+    polls = [
+        state(f"a:{n}", call("f", 70, wait("recv", 8, f"a:{1 - n}", left=30))) for n in range(2)
+    ]
+    lines, code = doctor(state("driver"), *polls)
+    assert lines[0].startswith("- These wait for each other, if no other process ends it: a:0")
+    assert code == 0
+    assert doctor(state("driver"), *polls, SHOAL_HANG="20")[1] == 1
 
 
 def test_a_wait_that_names_no_process_is_wrong_once_it_is_long(doctor):
     waiting = state("a:0", call("step", 400, wait("get", 350, on="the channel 'x', key 0")))
-    text = "- a:0 waits 6 min in get (the channel 'x', key 0), which names no process."
+    text = "- a:0 waits 6 min in `get` (the channel 'x', key 0), which names no process."
     assert doctor(waiting) == ([text], 1)
     assert doctor(waiting, SHOAL_HANG="400") == (["- Nothing stands still."], 0)
 
@@ -97,10 +197,8 @@ def test_short_waits_and_idle_processes_are_no_alarm(doctor):
 
 def test_without_a_job_it_prints_nothing(tmp_path):
     done = CliRunner().invoke(app, ["doctor", str(tmp_path)])
-    assert (done.output, done.exit_code) == (
-        "no job of this user shows its state on this node\n",
-        0,
-    )
+    text = f"no job of this user shows its state on this node (in {tmp_path})\n"
+    assert (done.stderr, done.stdout, done.exit_code) == (text, "", 1)
 
 
 def test_a_limit_that_is_no_number_is_refused(tmp_path):

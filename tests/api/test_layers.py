@@ -27,6 +27,7 @@ LAYERS = [
         "ports",
         "problems",
         "process",
+        "remarks",
         "reused_threads",
         "signatures",
         "state",

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from shoal.cli import show_status
 from shoal.cli.app import app
-from shoal.state import Activity, ProcessState, calling, hide_process, show_process
-
-NOW = 1000.0
+from shoal.observe import JobProcesses
+from shoal.state import calling, hide_process, show_process
+from support.state_pages import NOW, call, process, wait
 
 TABLE = """\
 Processes on this node: 6
@@ -29,27 +29,13 @@ Job: shoal@10.0.0.1:6379
 """
 
 
-def call(operation, seconds, *inside):
-    return Activity("call", operation, "", (), 0, NOW - seconds, 7, tuple(inside))
-
-
-def wait(operation, seconds, on="", *peers, num_peers=None):
-    count = len(peers) if num_peers is None else num_peers
-    return Activity("wait", operation, on, peers, count, NOW - seconds, 7)
-
-
-def state(address, *activities, pid=100, status="running", hidden=0, parent=0):
-    return ProcessState(address, pid, 1, parent, 0, status, activities, hidden)
-
-
 @pytest.fixture
-def table(tmp_path, monkeypatch):
+def table(monkeypatch):
     """Print the table of some processes at 80 columns."""
 
     def printed(*states):
-        monkeypatch.setattr(show_status.time, "monotonic", lambda: NOW)
-        monkeypatch.setattr(show_status, "find_jobs", lambda _: {"shoal@10.0.0.1:6379": tmp_path})
-        monkeypatch.setattr(show_status, "read_pages", lambda _: list(states))
+        job = JobProcesses("shoal@10.0.0.1:6379", states, NOW)
+        monkeypatch.setattr(show_status, "read_jobs", lambda _: [job])
         done = CliRunner().invoke(app, ["status"], env={"COLUMNS": "80"})
         assert done.exit_code == 0, done.output
         assert all(len(line) <= 80 for line in done.output.splitlines())
@@ -60,19 +46,19 @@ def table(tmp_path, monkeypatch):
 
 def test_each_process_has_a_row_with_its_call_and_its_wait(table):
     printed = table(
-        state("env:10", call("step", 0.25), pid=110),
-        state("env:2", call("step", 42, wait("recv", 41.7, "", "actor:0")), pid=102),
-        state("actor:0", call("train", 130, wait("get", 121, "the channel 'a', key 1")), pid=90),
-        state("driver", wait("wait", 7500, "env.step", "env:2", "env:10"), pid=80),
-        state("actor:1", pid=91, status="stopped"),
-        state("actor:2", call("train", 10), pid=92, status="dead"),
+        process("env:10", call("step", 0.25), pid=110),
+        process("env:2", call("step", 42, wait("recv", 41.7, "", "actor:0")), pid=102),
+        process("actor:0", call("train", 130, wait("get", 121, "the channel 'a', key 1")), pid=90),
+        process("driver", wait("wait", 7500, "env.step", "env:2", "env:10"), pid=80),
+        process("actor:1", pid=91, status="stopped"),
+        process("actor:2", call("train", 10), pid=92, status="dead"),
     )
     assert printed == TABLE
 
 
 def test_many_processes_that_do_the_same_are_one_row(table):
-    states = [state(f"env:{n}", call("step", n), pid=n) for n in range(64) if n != 7]
-    states.append(state("env:7", pid=7, status="dead"))
+    states = [process(f"env:{n}", call("step", n), pid=n) for n in range(64) if n != 7]
+    states.append(process("env:7", pid=7, status="dead"))
     printed = table(*states)
     assert len(printed.splitlines()) == 7
     assert "env:0-6,8-63" in printed
@@ -82,13 +68,13 @@ def test_many_processes_that_do_the_same_are_one_row(table):
 
 
 def test_up_to_twenty_processes_have_a_row_each(table):
-    printed = table(*(state(f"env:{n}", pid=n) for n in range(20)))
+    printed = table(*(process(f"env:{n}", pid=n) for n in range(20)))
     assert printed.count("idle") == 20
 
 
 def test_several_activities_of_a_process_have_rows_below_each_other(table):
     printed = table(
-        state("env:0", call("a", 3, wait("get", 2), wait("put", 1)), call("b", 1), hidden=4)
+        process("env:0", call("a", 3, wait("get", 2), wait("put", 1)), call("b", 1), hidden=4)
     )
     lines = [line.split() for line in printed.splitlines()[5:]]
     assert lines == [
@@ -101,15 +87,15 @@ def test_several_activities_of_a_process_have_rows_below_each_other(table):
 
 def test_peers_that_do_not_fit_are_counted(table):
     peers = [f"env:{n}" for n in range(3)]
-    printed = table(state("actor:0", wait("broadcast", 5, "", *peers, num_peers=500)))
+    printed = table(process("actor:0", wait("broadcast", 5, "", *peers, num_peers=500)))
     assert "broadcast 5.0 s: env:0, env:1, env:2 and 497 more" in " ".join(printed.split())
 
 
 def test_a_child_is_marked_and_left_out_once_it_is_dead(table):
     printed = table(
-        state("env:0", pid=1),
-        state("env:0", call("load", 1), pid=2, parent=1),
-        state("env:0", call("load", 1), pid=3, parent=1, status="dead"),
+        process("env:0", pid=1),
+        process("env:0", call("load", 1), pid=2, parent=1),
+        process("env:0", call("load", 1), pid=3, parent=1, status="dead"),
     )
     assert "env:0 (child)" in printed
     assert len(printed.splitlines()) == 7
@@ -122,10 +108,10 @@ def test_the_json_has_all_facts(tmp_path, monkeypatch):
         done = CliRunner().invoke(app, ["status", "--json"])
     hide_process()
     (job,) = json.loads(done.output)
-    (process,) = job["processes"]
-    (activity,) = process.pop("activities")
+    (found,) = job["processes"]
+    (activity,) = found.pop("activities")
     assert job["job"] == "shoal@10.0.0.1:6379"
-    assert process == {
+    assert found == {
         "address": "actor:3",
         "group": "actor",
         "rank_path": [3],

@@ -56,7 +56,8 @@ def test_puts_take_the_time_of_the_way(channel, transport, links, key):
     c.put(20, key=key)
     assert time.monotonic() - begin >= DELAY_S
     assert [c.get(key=key, timeout=30) for _ in range(21)] == list(range(21))
-    assert key not in c._direct_queues
+    assert key not in c._direct_puts
+    assert key not in c._direct_gets
 
 
 @shared
@@ -234,8 +235,9 @@ def test_a_get_that_does_not_wait_ignores_puts_on_their_way(channel, links, key,
     names = type(queues).take.__globals__  # of the module with the core of the test
 
     class Noted(names["LongWait"]):
-        def __init__(self, describe, *arguments):
-            super().__init__(describe, *arguments)
+        def __init__(self, describe, *arguments, channel):
+            super().__init__(describe, *arguments, channel=channel)
+            assert channel == "c"
             sentences.append(describe())
 
     monkeypatch.setitem(names, "LongWait", Noted)
@@ -260,5 +262,7 @@ def test_a_channel_without_links_is_used_directly(channel, transport, monkeypatc
     monkeypatch.setitem(network_module._networks, "job", network)
     c = channel()
     c.put(1, key=key)
-    assert (key in c._direct_queues) == (transport == "shm")
+    assert (key in c._direct_puts) == (transport == "shm")
+    assert key not in c._direct_gets
     assert c.get(key) == 1
+    assert (key in c._direct_gets) == (transport == "shm")

@@ -17,6 +17,7 @@ SOON = {
 }
 
 JOB = """
+import sys
 import threading
 import ray
 from shoal import Channel, Cluster
@@ -27,7 +28,8 @@ def attempt(name, call):
         call()
         print(name, "returned", flush=True)
     except ShoalError as error:
-        print(name, type(error).__name__, error, flush=True)
+        # In one piece: several threads write.
+        sys.stdout.write(f"{name} {type(error).__name__} {error}\\n")
 
 with Cluster(num_nodes=2) as cluster:
     channels = [Channel.create(name, node_rank=1, maxsize=1) for name in ("full", "empty")]

@@ -115,7 +115,7 @@ def await_request(name):
     info = WorkerManager.get_proxy().get_worker_info(address)
     caller, end = Caller(info.process, info.cluster_node_rank), time.monotonic() + 60
     # The number of its take is one of the first.
-    while not any(manager.explain_wait(address, n, caller=caller) for n in range(20)):
+    while not any(manager.explain_wait(address, n, caller=caller)[0] for n in range(20)):
         assert time.monotonic() < end, f"{name} does not wait for its devices"
         time.sleep(0.02)
 

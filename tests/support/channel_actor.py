@@ -107,7 +107,7 @@ class Actors:
         if kind == "lane":
             return self._channel.remote.RemoteQueues(self.settings, "job", 0, self.handle)
         session = self._channel.shm.Session.attach(self._noted[-1])
-        return self._channel.shared.SharedQueues(self.settings, session, {})
+        return self._channel.shared.SharedQueues(self.settings, session)
 
     def handle_of(self, kind, *here):
         """Return a channel's handle as a process of another node (`lane`) or of this one has it.

@@ -62,7 +62,16 @@ def channel_modules(shm, place, monkeypatch):
             "remote",
             "routes",
         ),
-        "queues": ("lane", "leases", "order", "protocol", "settings", "shared", "wait"),
+        "queues": (
+            "lane",
+            "leases",
+            "order",
+            "protocol",
+            "settings",
+            "shared",
+            "shown_use",
+            "wait",
+        ),
     }
     modules = {
         name: importlib.import_module(f"shoal.{package}.{name}")

@@ -1,6 +1,6 @@
 """What the state pages of a test's processes show."""
 
-from shoal.state import find_jobs, read_pages
+from shoal.state import Activity, ProcessState, find_jobs, read_pages
 
 
 def states():
@@ -24,3 +24,21 @@ def wait_of(address):
     found = state_of(address)
     inner = [w for a in found.activities for w in (a.inside or [a])] if found else []
     return inner[0] if len(inner) == 1 and inner[0].kind == "wait" else None
+
+
+# States that no process has, for what reads them.
+
+NOW = 1000.0
+
+
+def call(operation, seconds, *inside):
+    return Activity("call", operation, "", (), 0, NOW - seconds, 7, tuple(inside))
+
+
+def wait(operation, seconds, on="", *peers, num_peers=None):
+    count = len(peers) if num_peers is None else num_peers
+    return Activity("wait", operation, on, peers, count, NOW - seconds, 7)
+
+
+def process(address, *activities, pid=100, status="running", hidden=0, parent=0):
+    return ProcessState(address, pid, 1, parent, 0, status, activities, hidden)

@@ -73,7 +73,7 @@ def test_a_closed_actor_stays_while_its_last_item_is_on_lease(actors, channel):
 
 def test_users_of_the_memory_leave_it_when_the_actor_is_gone(channel):
     session = channel.shm.Session.create()
-    queues = channel.shared.SharedQueues(channel.settings.ChannelSettings("c"), session, {})
+    queues = channel.shared.SharedQueues(channel.settings.ChannelSettings("c"), session)
     queues.put("k", "left", 0, None)
     del queues
     session.close()

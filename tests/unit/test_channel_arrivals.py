@@ -108,7 +108,9 @@ def test_a_get_that_is_cancelled_while_its_item_is_rebuilt_gives_it_back(actors,
 
 def test_an_item_that_arrives_for_a_dropped_work_returns_to_its_queue(channel):
     future, back = concurrent.futures.Future(), []
-    work = channel.wait.work_of(future, "get", takes=True)
+    work = channel.wait.work_of(
+        future, "get from", channel.settings.ChannelSettings("c"), "k", Deadline(60)
+    )
     with held_up():  # the drop is noted, but nothing was cancelled yet
         del work
         future.set_result(channel.protocol.Taken("a", give_back=lambda: back.append("a")))
@@ -144,11 +146,11 @@ ways = pytest.mark.parametrize("kind", ["shm", "lane"])
 @pytest.fixture
 def get(channel):
     """Start a get as a channel does, and return its work."""
-    work_of = channel.wait.work_of
+    work_of, settings = channel.wait.work_of, channel.settings.ChannelSettings("c")
 
     def start(queues):
         future = queues.start_take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
-        return work_of(future, "get", takes=True)
+        return work_of(future, "get from", settings, "k", Deadline(60))
 
     return start
 

@@ -81,7 +81,8 @@ def handle(backend, queue):
 def made(backend, queue, *bases):
     """A handle of a class that derives from the core's, which uses the queue for the key `a`."""
     handle = type("Handle", (*bases, Slow, backend.ChannelBase), {})()
-    handle._direct_queues.update({D: queue, "a": queue, "no queue": 7})
+    for queues in (handle._direct_puts, handle._direct_gets):
+        queues.update({D: queue, "a": queue, "no queue": 7})
     return handle
 
 
@@ -102,17 +103,21 @@ def test_usual_calls_are_completed(handle, queue):
 
 
 @pytest.mark.usefixtures("fast")
-def test_queues_come_and_go_by_the_dict(handle, queue):
-    queues = handle._direct_queues
-    queues.clear()
+def test_queues_come_and_go_by_the_dicts_of_the_sides(handle, queue):
+    puts, gets = handle._direct_puts, handle._direct_gets
+    puts.clear()
     assert handle.put(1) == "put"
-    queues[D] = queue
+    assert handle.put_nowait(1) is None
+    puts[D] = queue
     assert handle.put(1) is None
-    del queues[D]
+    assert handle.get() == 1
+    del gets[D]
+    handle.put(1)
     assert handle.get() == "get"
     assert queue.get_nowait() == 1
     assert handle.calls == [
         ("put", 1, 0, D, False, None, None),
+        ("put_nowait", 1, 0, D, None),
         ("get", D, False, None, None, False, 0.0),
     ]
 
@@ -250,7 +255,7 @@ def test_a_handle_is_gone_with_its_last_reference(backend, queue):
 def test_a_handle_in_a_cycle_is_collected(backend, queue):
     handle = made(backend, queue)
     handle.itself = handle
-    handle._direct_queues["itself"] = handle
+    handle._direct_puts["itself"] = handle._direct_gets["itself"] = handle
     gone = weakref.ref(handle)
     del handle
     gc.collect()
@@ -268,7 +273,8 @@ def test_a_subclass_takes_any_arguments(backend):
     assert Handle(1, "x").arguments == (1, "x")
     named = Named("n", size=3)
     assert (named.name, named.size) == ("n", 3)
-    assert Handle()._direct_queues is not Handle()._direct_queues
+    assert Handle()._direct_puts is not Handle()._direct_puts
+    assert named._direct_puts is not named._direct_gets
 
 
 @pytest.mark.usefixtures("fast")

@@ -123,6 +123,25 @@ def test_a_get_that_waits_goes_on_at_the_next_process_of_the_actor(actors, far_q
     assert got == [1]
 
 
+def test_a_get_of_what_only_one_process_would_put_ends_with_it(actors, far_queues):
+    queues, errors = far_queues(), []
+
+    def get():
+        with pytest.raises(PeerLostError, match=r"key 'other': .* was cut") as caught:
+            queues.take("other", ONE._replace(again=False), Deadline(DEADLINE_S))
+        errors.append(caught)
+
+    thread = threading.Thread(target=get)
+    thread.start()
+    until(lambda: queues.counts("other").waiting_consumers, DEADLINE_S)
+    server, _ = actors.worker._lane
+    actors.start()
+    queues._calls._handle = actors.handle
+    server.stop()
+    thread.join(DEADLINE_S)
+    assert errors
+
+
 LEASED = ONE._replace(lease=True)
 
 

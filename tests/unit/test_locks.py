@@ -111,6 +111,21 @@ def test_the_steps_of_three_workers():
     run(scenario())
 
 
+def test_a_request_names_the_holders_and_those_that_come_before_it():
+    async def scenario():
+        locks = DeviceLockManager(3)
+        await locks.acquire_devices(A, [0])
+        b = begin(locks, B, [0, 1], number=1)
+        await settle()
+        c = begin(locks, C, [0, 1, 2], number=1)
+        await settle()
+        assert (await locks.explain_wait(C, 1))[1] == ["a:0", "b:0"]
+        for waiting in (b, c):
+            waiting.cancel()
+
+    run(scenario())
+
+
 def test_a_request_holds_nothing_while_it_waits():
     async def scenario():
         locks = DeviceLockManager(3)
@@ -237,10 +252,12 @@ def test_a_cancelled_take_is_ended_whenever_the_cancellation_arrives():
         await locks.acquire_devices(A, [0], number=6)
         waiting = begin(locks, B, [0], number=7)
         await settle()
-        assert "held by a:0" in await locks.explain_wait(B, 7)
+        reason, awaited = await locks.explain_wait(B, 7)
+        assert "held by a:0" in reason
+        assert awaited == ["a:0"]
         await locks.cancel_acquire(B, 7)
         await waiting
-        assert await locks.explain_wait(B, 7) == ""
+        assert await locks.explain_wait(B, 7) == ("", [])
         await locks.cancel_acquire(A, 6)
         assert await is_free(locks, 0)
 

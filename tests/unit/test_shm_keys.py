@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 
 from shoal.errors import ShoalTypeError, ShoalValueError
-from shoal.shm.keys import canonical
+from shoal.shm.keys import canonical, shown_key
 
 
 class Color(enum.Enum):
@@ -115,6 +115,32 @@ keys = st.recursive(
 @given(keys, keys)
 def test_keys_are_the_same_bytes_where_they_are_equal_and_only_there(one, other):
     assert (canonical(one) == canonical(other)) == (one == other)
+
+
+@given(keys)
+def test_a_key_is_shown_from_its_bytes(key):
+    assert eval(shown_key(canonical(key))) == key
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("default_queue", "'default_queue'"),
+        (Color.RED, "Color.RED"),
+        ((Right(0), float("-inf")), "(Right(0), -inf)"),
+        ("\ud800", "'\\ud800'"),
+        (("a",), "('a',)"),
+        ("x" * 2000, canonical("x" * 2000).hex()),
+    ],
+)
+def test_kinds_of_keys_are_shown(key, text):
+    assert shown_key(canonical(key)) == text
+
+
+def test_bytes_that_are_no_key_are_shown_as_digits():
+    whole = canonical(("a", 1))
+    for cut in range(len(whole)):
+        assert shown_key(whole[:cut]) == whole[:cut].hex()
 
 
 def test_another_process_has_the_same_bytes():

@@ -3,12 +3,15 @@
 import contextlib
 import gc
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,9 +24,14 @@ from shoal._pure.shm import (
 )
 from shoal.errors import (
     ChannelCorruptError,
+    ChannelEmpty,
     ChannelError,
+    ChannelFull,
+    ChannelMemoryError,
     ChannelNotFoundError,
+    ShoalTimeoutError,
 )
+from shoal.remarks import remarks_on
 
 DEADLINE_S = 30
 LARGE = np.zeros(100_000, "u1")
@@ -43,6 +51,22 @@ def queue(own):
 
 def tables(session):
     return Path(session.token) / "pure.db"
+
+
+@contextlib.contextmanager
+def held_tables(session):
+    """Let another process hold the tables, as one does that is stopped within a change."""
+    program = (
+        "import sqlite3, sys\ndb = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "db.execute('BEGIN IMMEDIATE')\nprint(flush=True)\nsys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tables(session))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        process.stdout.readline()
+        yield f"process {process.pid} holds"
 
 
 def test_signals_at_random_moments_lose_nothing(own, queue):
@@ -116,6 +140,83 @@ def test_tables_of_another_version_are_refused(own):
     assert ChannelError.__name__ in result.stderr
 
 
+def test_tables_held_by_another_process_do_not_outlast_a_deadline(own, queue):
+    queue.put(1)
+    with held_tables(own) as who:
+        late = f"in queue 'k' within 0.05 s: {who} the session's tables$"
+        with pytest.raises(ShoalTimeoutError, match=f"^put: no room {late}"):
+            queue.put(2, timeout=0.05)
+        with pytest.raises(ShoalTimeoutError, match=f"^put_many: no room {late}"):
+            queue.put_many([2, 3], timeout=0.05)
+        with pytest.raises(ShoalTimeoutError, match=f"^reserve: no room {late}"):
+            queue.reserve(9, "u1", timeout=0.05)
+        with pytest.raises(ShoalTimeoutError, match=f"^get: no message {late}"):
+            queue.get(timeout=0.05)
+        with pytest.raises(ShoalTimeoutError, match=f"^get_batch: no message {late}"):
+            queue.get_batch(0, timeout=0.05)
+    assert queue.get_many(9) == [1]
+
+
+@pytest.mark.nightly
+def test_calls_that_do_not_wait_and_tables_held_by_another_process(own, queue):
+    queue.put(1)
+    with held_tables(own) as who:
+        with pytest.raises(ChannelFull, match=f"^put_nowait: no room in queue 'k': {who}"):
+            queue.put_nowait(2)
+        with pytest.raises(ChannelEmpty, match=f"^get_nowait: no message .* queue 'k': {who}"):
+            queue.get_nowait()
+    assert queue.get_nowait() == 1
+
+
+def test_a_wait_without_a_limit_outlasts_tables_held_by_another_process(own, queue):
+    ticks = threading.Semaphore(0)
+    put = threading.Thread(target=queue.put, args=(1,), kwargs={"waiting": ticks.release})
+    with held_tables(own) as who:
+        put.start()
+        assert all(ticks.acquire(timeout=DEADLINE_S) for _ in range(3))
+        (remark,) = remarks_on(None)
+        assert remark == f"the session at {own.token}: {who} its tables; is it stopped?"
+        queue.arm("get")  # as tasks do, which look again later
+        queue.tell_no_room()
+    put.join(DEADLINE_S)
+    assert queue.get_nowait() == 1
+
+
+def test_what_is_dropped_while_the_tables_are_held_is_released_later(own, queue, place):
+    other = ShmQueue(ShmSession(dir=place), b"k")
+    other.put(1)
+    queue.put(LARGE)
+    arrays = [queue.get(), queue.reserve(10, "u1")]
+    with held_tables(own):
+        arrays.clear()
+        assert other.get(timeout=0) == 1  # the other session is not held
+        queue.qsize()
+    queue.put(2)
+    assert queue.get() == 2
+    assert own.stats()["bytes_in_use"] == 0
+
+
+def test_a_search_for_dead_sessions_leaves_a_session_alone_that_is_being_made(place, monkeypatch):
+    """It runs whenever the creator opens the tables: before and after it has made them."""
+    real = sqlite3.connect
+    found = []
+
+    def searched(*arguments, **options):
+        child = os.fork()
+        if child == 0:
+            sqlite3.connect = real
+            os._exit(len(shm_gc(place)))
+        found.append(os.waitpid(child, 0)[1])
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", searched)
+    session = ShmSession(dir=place)
+    monkeypatch.undo()
+    assert found == [0, 0]
+    assert session.stats()["participants"] == 1
+    session.close()
+
+
 def test_sessions_are_made_at_the_same_time(place):
     program = (
         "import sys\nfrom shoal._pure.shm import ShmSession\n"
@@ -134,6 +235,43 @@ def test_what_died_before_it_was_a_session_is_removed_when_it_is_old(place, file
     assert shm_gc(place) == []
     os.utime(folder, (0, 0))
     assert shm_gc(place) == [str(folder)]
+
+
+def test_what_is_queued_can_be_taken_where_the_file_system_is_full(own, queue, monkeypatch):
+    for i in range(100):
+        queue.put(i)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=100, f_frsize=1000))
+    for large in (0, 200_000):
+        with pytest.raises(ChannelMemoryError, match=r"^put: .* has no room for a message of \d+"):
+            queue.put(b"x" * large)
+    assert queue.get_many(200) == list(range(100))
+    assert own.stats()["descriptors_in_use"] == 0
+
+
+def test_a_reservation_that_could_not_be_written_can_be_put_again(own, queue):
+    size = 4_000_000
+    reservation = queue.reserve(size, "u1")
+    reservation.array[:] = 3
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, before[1]))
+    try:
+        for value in (reservation, np.ones(size, "u1")):
+            with pytest.raises(ChannelMemoryError, match="no room for a message"):
+                queue.put(value)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert own.stats()["bytes_reserved"] == size
+    assert list(Path(own.token).glob("x*")) == []
+    queue.put(reservation)
+    assert queue.get()[-1] == 3
+
+
+def test_small_journals(own, queue):
+    """A journal takes memory: up to 64 pages, plus the size of one change."""
+    for _ in range(300):
+        queue.put(b"x" * 1000)
+        queue.get()
+    assert Path(f"{tables(own)}-wal").stat().st_size < 2 * 64 * 4096
 
 
 def test_a_death_between_a_message_and_its_file_leaves_no_file(own, queue):

@@ -11,7 +11,7 @@ from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError
 from shoal.queues.wait import long_wait, result_of
 from shoal.state import calling, hide_process, show_process
-from shoal.work import AsyncWork
+from shoal.work import AsyncCollWork, AsyncWork
 from support.processes import until
 from support.state_pages import outline, state_of, states, wait_of
 
@@ -179,3 +179,74 @@ def test_an_operation_that_has_ended_is_never_shown(monkeypatch):
         return await work
 
     assert (work.wait(), asyncio.run(main())) == (1, 1)
+
+
+def work_for(*peers, seconds=math.inf):
+    work = AsyncWork(None, "recv from env:0 at actor:0")
+    work.operation, work.peers, work.deadline = "recv", peers, Deadline(seconds)
+    return work
+
+
+def shown_while(work):
+    """The wait that the page shows while a work is waited for."""
+    with work._waiting(NO_LIMIT) as waiting:
+        waiting.show()
+        return wait_of("actor:0")
+
+
+def test_a_work_names_its_peers_and_its_own_deadline():
+    shown = shown_while(work_for("env:0", seconds=50))
+    assert (shown.operation, shown.on, shown.peers) == ("recv", "", ("env:0",))
+    assert shown.until == pytest.approx(shown.since + 50, abs=5)
+
+
+def test_gathered_and_chained_works_name_the_peers_of_those_that_go_on():
+    first, second = work_for("env:0"), work_for("env:1", "env:0", seconds=50)
+    both = AsyncCollWork([first, second])
+    assert both.awaited() == ["env:0", "env:1"]
+    assert both.remaining() <= 50
+    chained = first.then(lambda: None)
+    assert chained.awaited() == ("env:0",)
+    first.future.set_result(None)
+    second.peers = ("env:1",)
+    assert both.awaited() == ["env:1"]
+    chained.wait()
+    assert chained.awaited() == ()
+
+
+def test_a_chained_function_is_shown_until_it_has_run():
+    first, runs, ends = work_for("env:0"), threading.Event(), threading.Event()
+
+    def function():
+        runs.set()
+        ends.wait()
+
+    with calling("step"):
+        chained = first.then(function)
+        assert now_shown() == [("step", ["then"])]
+    first.future.set_result(None)
+    runs.wait()
+    assert now_shown() == ["then"]
+    ends.set()
+    chained.wait()
+    until(lambda: now_shown() == [])
+
+
+def test_peers_that_become_known_during_a_wait_are_shown(monkeypatch):
+    monkeypatch.setattr("shoal.deadline._PEERS_EVERY_S", 0.01)
+
+    def learns(work):
+        until(now_shown)
+        work.peers = ("env:7",)
+        until(lambda: (shown := wait_of("actor:0")) and shown.peers == ("env:7",))
+        work.future.set_result(None)
+
+    async def awaits(work):
+        await asyncio.gather(work.async_wait(), asyncio.to_thread(learns, work))
+
+    asyncio.run(awaits(work_for()))
+    work = work_for()
+    thread = threading.Thread(target=learns, args=[work])
+    thread.start()
+    work.wait()
+    thread.join()

@@ -11,101 +11,17 @@ from shoal.errors import (
     WeightsClosed,
     WeightsMemoryError,
 )
-from shoal.queues.shared import SessionQueues
-from shoal.shm import Session
+from shoal.queues.protocol import ONE
 from shoal.weights import Version, following
-from shoal.weights.actor import OwnQueues, WeightsSettings
-from shoal.weights.following import ASKS, follow, serve, source_of
+from shoal.weights.following import serve, source_of
 from shoal.weights.layout import StateLayout
-from shoal.weights.store import Store
-from shoal.weights.transfer import Head
+from shoal.weights.transfer import ASKS
 from support.processes import DEADLINE_S, until
+from support.weights_nodes import Counted, Nodes
 
 torch = pytest.importorskip("torch")
 
 MIB = 2**20
-
-
-class Counted:
-    """Queues that count the versions that are taken; with `broken`, they fail."""
-
-    def __init__(self, queues):
-        self._queues = queues
-        self.heads = []
-        self.asked = 0
-        self.broken = False
-        self.error = ConnectionResetError("the home is gone")
-
-    def put(self, key, item, weight, deadline):
-        if self.broken:
-            raise self.error
-        self.asked += key == ASKS
-        self._queues.put(key, item, weight, deadline)
-
-    def take(self, key, want, deadline):
-        if self.broken:
-            raise self.error
-        item = self._queues.take(key, want, deadline)
-        if isinstance(item[1], Head):
-            self.heads.append(item[1].version)
-        return item
-
-
-class Nodes:
-    """The folders of nodes; the second one follows the first, until further ones follow these."""
-
-    def __init__(self, place, make_weights_folder):
-        self._place, self._make_folder = place, make_weights_folder
-        self._sessions, self._threads, self._stores = [], [], []
-        self.home, self._own = self.add(follows=False)
-        self.queues = Counted(self._own)
-        self.away, self.queues_away = self.add()
-        self.follow(self.away, self.queues)
-
-    def add(self, *, follows=True):
-        """Return the folder of a further node, and the queues by which others follow it."""
-        session = Session.create(dir=self._place, max_bytes=2**28, backlog=16)
-        self._sessions.append(session)
-        store = Store(str(self._make_folder()), "the weights 'policy'")
-        store.follows = follows
-        self._stores.append(store)
-        queues = OwnQueues(SessionQueues(WeightsSettings("weights/policy", maxsize=4), session))
-        self._start(serve, store, queues)
-        return store, queues
-
-    def follow(self, store, *sources, always=False):
-        self._start(follow, store, sources, f"to {store.folder.name}", always=always)
-
-    def _start(self, target, *args, **options):
-        self._threads.append(threading.Thread(target=target, args=args, kwargs=options))
-        self._threads[-1].start()
-
-    def publish(self, state):
-        return self.home.publish(StateLayout(state), None, Deadline(DEADLINE_S))
-
-    def read(self, least=1, timeout=DEADLINE_S):
-        return self.away.latest(least, "a version", Deadline(timeout))
-
-    def lose_home(self):
-        """Take the memory of the home away, as if its actor had made a new one."""
-        self.home.forget()
-        for path in self.home.folder.glob("[vr]*"):
-            path.unlink()
-        self.home.control._newest.value = 0
-        self.home.epoch = None
-
-    def close(self):
-        for session in self._sessions:
-            session.close_queues()
-        for store in self._stores:
-            (store.folder / "weights").unlink()
-        for thread in self._threads:
-            thread.join(DEADLINE_S)
-            assert not thread.is_alive()
-        for store in self._stores:
-            store.forget()
-        for session in self._sessions:
-            session.close()
 
 
 @pytest.fixture
@@ -113,6 +29,7 @@ def nodes(place, make_weights_folder, monkeypatch):
     for name in ("_PAUSE_S", "_PATIENCE_S", "_KEPT_S"):
         monkeypatch.setattr(following, name, 0.1)  # instead of 1, 10 and 20 s
     made = Nodes(place, make_weights_folder)
+    monkeypatch.setattr(following, "run_in_thread", made.start)
     yield made
     made.close()
 
@@ -204,6 +121,7 @@ def test_a_version_that_was_announced_and_cannot_come_keeps_nobody(nodes, monkey
     monkeypatch.setattr(following, "receive", refuse)
     nodes.publish({"a": 2})
     until(lambda: nodes.read()["a"] == 1 and refused)
+    assert nodes.away.newest() == Version(1, 2)  # it does not go back
     monkeypatch.setattr(following, "receive", real)
     until(lambda: nodes.read()["a"] == 2)
 
@@ -282,6 +200,21 @@ def test_a_node_that_follows_a_follower_gets_each_version(nodes):
         assert (snapshot.version, snapshot["number"]) == (version, number)
         least = version.packed() + 1
     assert nodes.queues.heads == [Version(1, number) for number in range(1, 10)]
+
+
+def test_a_node_asks_again_once_the_process_that_it_asked_has_died(actors, nodes, monkeypatch):
+    monkeypatch.setattr(following, "_ANSWER_S", 10 * DEADLINE_S)
+    far, _ = nodes.add()
+    source = actors.start().way("lane")
+    nodes.follow(far, source, always=True)
+    actors.way("shm").take(ASKS, ONE, Deadline(DEADLINE_S))  # the process dies with the question
+    server, _ = actors.worker._lane
+    nodes.start(serve, nodes.home, actors.start().way("shm"))
+    source._calls._handle = actors.handle
+    version = nodes.publish({"a": 1})
+    server.stop()
+    until(lambda: far.control.newest == version)
+    actors.worker._session.close_queues()  # no answer comes any more
 
 
 def test_a_version_on_its_way_to_a_follower_is_announced_to_those_that_follow_it(nodes):

@@ -2,9 +2,11 @@
 
 import asyncio
 import concurrent.futures
+import dataclasses
 import pickle
 import sys
 import threading
+import typing
 
 import pytest
 
@@ -17,7 +19,9 @@ from shoal.errors import (
     WeightsNotFoundError,
 )
 from shoal.testing import local_cluster
-from shoal.weights import Version
+from shoal.weights import Snapshot, Version
+from shoal.weights.control import ControlPage
+from shoal.work import AsyncChannelWork, AsyncWork
 from support.processes import DEADLINE_S, in_a_child, until
 
 
@@ -46,6 +50,13 @@ def test_a_name_that_exists_connects_or_is_an_error(weights):
         Weights.create("a:b")
     with pytest.raises(ShoalValueError, match="keep=0: expected an integer"):
         Weights.create("other", keep=0)
+
+
+def test_newest_waits_for_no_node_before_one_publishes(weights, monkeypatch):
+    monkeypatch.setattr("shoal.weights.weights.home_of", lambda _: None)
+    monkeypatch.setattr(ControlPage, "wait_until_followed", lambda *_: pytest.fail("it waits"))
+    several = dataclasses.replace(weights._settings, num_actors=2, home=None)
+    assert Weights(several, weights._routes).newest is None
 
 
 @pytest.mark.parametrize("given", [5, (1,), (1, -1), ("1", "2")])
@@ -148,6 +159,27 @@ def test_a_subscription_skips_versions_that_are_over_and_ends_with_the_weights(w
     assert list(subscription) == []
     with pytest.raises(WeightsClosed):
         weights.publish({"a": 5})
+
+
+@pytest.mark.parametrize(
+    ("call", "result", "work"),
+    [
+        ("publish", Version, AsyncWork),
+        ("latest", Snapshot, AsyncChannelWork),
+        ("wait_for", Snapshot, AsyncChannelWork),
+    ],
+)
+def test_calls_declare_what_they_return_with_and_without_async_op(weights, call, result, work):
+    forms = map(typing.get_type_hints, typing.get_overloads(getattr(Weights, call)))
+    assert {form["async_op"]: form["return"] for form in forms} == {
+        typing.Literal[False]: result,
+        typing.Literal[True]: work,
+        bool: result | work,
+    }
+    argument = {"publish": {"a": 1}, "latest": None, "wait_for": (1, 1)}[call]
+    weights.publish({"a": 1})
+    assert type(getattr(weights, call)(argument)) is result
+    assert type(getattr(weights, call)(argument, async_op=True)) is work
 
 
 def test_a_module_is_published_by_its_state_dict(weights):

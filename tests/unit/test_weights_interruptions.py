@@ -1,6 +1,7 @@
 """Publishes of weights that do not end as they should: what they leave, and that the next one works."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from shoal.deadline import Deadline
+from shoal.errors import WeightsClosed, WeightsCorruptError
 from shoal.weights import Version, hashing, layout, store as stores
 from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
@@ -122,3 +124,50 @@ def test_a_publisher_gives_up_its_files_once_the_weights_have_ended(store, monke
         (store.folder / "weights").unlink()
     until(lambda: not files())
     until(lambda: mapped not in Path("/proc/self/maps").read_text())
+
+
+def test_a_folder_that_is_removed_at_any_step_of_a_publish_ends_the_weights(place):
+    folder, ended = Path(place) / "removed", []
+    for calls in range(0, 1000, 5):
+        folder.mkdir()
+        Store.create(str(folder), 1, None)
+        store = Store(str(folder), "the weights 'policy'")
+        publish(store, {"a": 1})
+        left = calls
+
+        def count(frame, event, _, folder=folder):
+            nonlocal left
+            if event in {"call", "c_call"} and "/shoal/" in frame.f_code.co_filename:
+                left -= 1
+                if left < 0:
+                    sys.setprofile(None)
+                    shutil.rmtree(folder)
+
+        try:
+            sys.setprofile(count)
+            publish(store, {"a": 2})
+        except WeightsClosed as error:
+            ended.append(str(error))
+        finally:
+            sys.setprofile(None)
+        store.forget()
+        if folder.exists():
+            break
+    assert len(ended) > 10
+    text = f"or {folder} was removed; to go on, close them and call Weights.create again"
+    assert all(text in error for error in ended)
+    shutil.rmtree(folder)
+
+
+def test_a_file_that_another_program_removes_is_named(store, monkeypatch):
+    publish(store, {"a": 1})
+
+    def link(source, target):
+        Path(source).unlink()
+        monkeypatch.undo()
+        os.link(source, target)
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(WeightsCorruptError, match=r"was removed by another program: .*v1-2"):
+        publish(store, {"a": 2})
+    assert publish(store, {"a": 2}) == Version(1, 2)

@@ -168,7 +168,9 @@ def test_of_two_writers_of_one_part_the_one_that_completes_it_later_is_refused(
     fast = start(store, {"a": "fast"}, VersionPart(1, 0, 2))
     until(lambda: names(weights_folder, "s1"))
     gate.open()
-    text = rf"part 0 of 2 of version 1 is there already, from process {os.getpid()}"
+    text = (
+        rf"part 0 of 2 of version 1 is there already, from driver \(pid {os.getpid()}\) on node 0"
+    )
     with pytest.raises(ShoalValueError, match=text):
         raise slow()
     assert publish(store, {"b": 2}, VersionPart(1, 1, 2)) == fast() == Version(1, 1)

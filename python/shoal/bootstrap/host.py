@@ -22,6 +22,7 @@ from typing import Any
 
 import ray
 
+import shoal._ray  # noqa: F401  (it gives this process a state page, before the constructor runs)
 from shoal.bootstrap.call_value import CallValue, carries_unchanged
 from shoal.bootstrap.children import ChildPrograms
 from shoal.bootstrap.code import prefer_shipped
@@ -31,10 +32,10 @@ from shoal.bootstrap.output import announce_output
 from shoal.bootstrap.preload import preload_torch
 from shoal.bootstrap.variables import set_variables
 from shoal.context import set_context
-from shoal.deadline import annotate_waits
 from shoal.errors import GeneratorMethodError, LaunchError
 from shoal.pickling import dumps, loads
-from shoal.state import calling
+from shoal.remarks import annotate_waits
+from shoal.state import accept_calls, calling
 
 __all__ = [
     "CALL_PREFIX",
@@ -77,6 +78,7 @@ class LaunchSpec:
             is replaced by a `Slot`.
         buffers: The buffers that the pickle refers to.
         driver_has_torch: Whether the driver has imported torch.
+        max_concurrency: How many calls the process runs at once; None for Ray's default.
     """
 
     name: str
@@ -93,6 +95,7 @@ class LaunchSpec:
     code: tuple[str, ...] = ()
     log: str = ""
     driver_has_torch: bool = False
+    max_concurrency: int | None = None
 
     @property
     def log_rank(self) -> str:
@@ -171,6 +174,9 @@ def pack(
 class WorkerHost:
     """Holds a user's object and calls its methods; a failure is returned as a value."""
 
+    _shoal_most_calls = 1
+    """How many calls Ray runs at once where the caller says nothing."""
+
     def __init__(self, spec: LaunchSpec, *resolved: Any) -> None:
         self._shoal_spec = spec
         self._shoal_object: Any = None
@@ -198,7 +204,8 @@ class WorkerHost:
         return ChildPrograms()
 
     def _shoal_announce(self) -> None:
-        """Tell Ray's log monitor the name of this process."""
+        """Tell Ray's log monitor the name of this process, and readers of its state what it takes."""
+        accept_calls(self._shoal_spec.max_concurrency or self._shoal_most_calls)
         label = repr(self)
         for stream in (sys.stdout, sys.stderr):
             print(f"{_NAME_PREFIX}{label}", file=stream, flush=True)
@@ -274,6 +281,8 @@ class WorkerHost:
 class AsyncWorkerHost(WorkerHost):
     """The `WorkerHost` of a class with coroutine methods: Ray runs it as an asyncio actor."""
 
+    _shoal_most_calls = 1000
+
     def __init__(self, spec: LaunchSpec, *resolved: Any) -> None:
         # Constructors wait for managers, in the thread of the event loop, before any call runs.
         os.environ.setdefault(_WARNS_OF_WAITS, "0")
@@ -329,7 +338,7 @@ _in_loop: dict[int, tuple[AsyncWorkerHost, str]] = {}
 """By thread: the method that runs in the event loop of a worker, while it is not suspended."""
 
 
-def _stopped_loop() -> str:
+def _stopped_loop(_: Any) -> str:
     host, name = _in_loop.get(threading.get_ident(), (None, ""))
     return "" if host is None else host._shoal_stopped_by(name)  # noqa: SLF001  (its own module)
 

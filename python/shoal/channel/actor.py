@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import ray
 
+from shoal._ray import in_process
 from shoal.bootstrap.output import announce_output
 from shoal.channel.actor_group import ChannelWorkerGroup
 from shoal.context import set_context
@@ -32,7 +33,7 @@ from shoal.queues.protocol import Outcome
 from shoal.queues.settings import MOST_ITEMS, ChannelSettings, MemoryLocation
 from shoal.queues.shared import ROUTES, SessionQueues, counts_of
 from shoal.shm import Queue, Session
-from shoal.state import hide_process
+from shoal.state import accept_calls, hide_process
 
 __all__ = ["ChannelWorker", "ask_manager"]
 
@@ -71,6 +72,8 @@ class ChannelWorker:
     def __init__(
         self, name: str, settings: ChannelSettings, namespace: str, *, log: str = ""
     ) -> None:
+        if in_process() is None:
+            accept_calls(0)
         set_context(name=name, namespace=namespace)
         if log:
             announce_output(log, name, name.rpartition(":")[2])

@@ -221,20 +221,15 @@ class Channel(ChannelBase):
     ) -> None:
         self._name, self._settings, self._routes = settings.name, settings, routes
         self._local_channel, self._local = local, None if local is None else local.queues
-        self._direct_queues.clear()
+        self._direct_puts.clear()
+        self._direct_gets.clear()
         if routes is not None:
-            routes.direct = self._direct_queues
+            routes.direct = {"put": self._direct_puts, "get": self._direct_gets}
 
     # Putting.
 
     def _put_slowly(
-        self,
-        item: Any,
-        weight: Any,
-        key: Any,
-        async_op: Any,
-        timeout: Any,
-        queue_name: Any,
+        self, item: Any, weight: Any, key: Any, async_op: Any, timeout: Any, queue_name: Any
     ) -> AsyncChannelWork | None:
         """Complete a `put` that the core could not complete at once."""
         key, weight = checked_key(key, queue_name), checked_weight(weight)
@@ -248,7 +243,7 @@ class Channel(ChannelBase):
                 queues.put(key, item, weight, deadline)
                 return None
             future = started(queues.start_put, key, item, weight, deadline)
-        return work_of(future, f"put to {self._settings.shown(key)}")
+        return work_of(future, "put to", self._settings, key, deadline)
 
     def _put_nowait_slowly(self, item: Any, weight: Any, key: Any, queue_name: Any) -> None:
         """Complete a `put_nowait` that the core could not complete."""
@@ -284,10 +279,10 @@ class Channel(ChannelBase):
             weights = [checked_weight(weight) for weight in weights]
             checked_count(len(weights), len(items))
         # The queue of the key, if no asynchronous call of this process is pending on it.
-        direct, put = self._direct_queues.get(key), 0
+        direct, put = self._direct_puts.get(key), 0
         if direct is not None and timeout is None and self._settings.policy == "block":
             try:
-                with QueueWait("put_many", "room", direct) as waiting:
+                with QueueWait("put_many", "room", direct, None, self._name) as waiting:
                     direct.put_many(items, weights, waiting=waiting)
             except ShoalError as error:
                 if not has_reservations(items):  # which the core does not know
@@ -374,10 +369,10 @@ class Channel(ChannelBase):
             ShoalTimeoutError: No item in time. Other errors are the same as for `get`.
         """
         key, n = checked_key(key), checked_weight(n, "n", least=1)
-        direct = self._direct_queues.get(key)
+        direct = self._direct_gets.get(key)
         if direct is not None and timeout is None:
             try:
-                with QueueWait("get", "an item", direct) as waiting:
+                with QueueWait("get", "an item", direct, None, self._name) as waiting:
                     return direct.get_many(n, waiting=waiting)
             except ShoalError as error:
                 raise named(error) from error.__cause__
@@ -474,7 +469,7 @@ class Channel(ChannelBase):
             if not async_op:
                 return queues.take(key, want, deadline)
             future = started(queues.start_take, key, want, deadline)
-        return work_of(future, f"get from {self._settings.shown(key)}", takes=True)
+        return work_of(future, "get from", self._settings, key, deadline)
 
     # Looking; `queue_name` is the older name of `key`.
 

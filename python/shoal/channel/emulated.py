@@ -184,10 +184,12 @@ class EmulatedQueues:
         if earlier is not None and not ends_in_time(earlier, wait):
             raise self._too_late("put", key, limit)
 
-    @staticmethod
-    def _way(where: str, limit: Deadline) -> LongWait:
+    def _way(self, where: str, limit: Deadline) -> LongWait:
         return LongWait(
-            lambda: f"{describe_self()}: an item is on its way {where}", limit, limit.elapsed
+            lambda: f"{describe_self()}: an item is on its way {where}",
+            limit,
+            limit.elapsed,
+            channel=self._settings.page_name,
         )
 
     def _travel(self, operation: str, key: Hashable, arrival: float | None, wait: LongWait) -> None:
@@ -225,9 +227,9 @@ class EmulatedQueues:
                 raise
         else:
             future = self._start_take(key, want, deadline, link)
-            shown = self._settings.shown(key)
+            shown, channel = self._settings.shown(key), self._settings.page_name
             # The future fails by itself when the deadline has passed.
-            taken = result_of(future, long_wait("get", "an item", shown, deadline))
+            taken = result_of(future, long_wait("get", "an item", shown, deadline, channel))
         taken.deliver()
         return taken.value
 

@@ -78,7 +78,7 @@ class RemoteQueues:
         if deadline is None:
             raise puts_wait(shown)
         future = self.start_put(key, item, weight, deadline)
-        result_of(future, long_wait("put", "room", shown, deadline))
+        result_of(future, long_wait("put", "room", shown, deadline, self.settings.page_name))
 
     def put_many(
         self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
@@ -172,7 +172,8 @@ class RemoteQueues:
             return self._lane.take(key, want, deadline)
         # Asynchronous gets that this process made earlier come first.
         future = self.start_take(key, want, deadline)
-        taken = result_of(future, long_wait("get", "an item", self._shown(key), deadline))
+        shown, channel = self._shown(key), self.settings.page_name
+        taken = result_of(future, long_wait("get", "an item", shown, deadline, channel))
         taken.deliver()
         return taken.value
 

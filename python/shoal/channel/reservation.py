@@ -132,7 +132,7 @@ class Reservation:
                 self._end(put=False)
                 raise
         future.add_done_callback(self._end_of)
-        return work_of(future, f"put to {self._settings.shown(self._key)}")
+        return work_of(future, "put to", self._settings, self._key, deadline)
 
     def put_nowait(self, weight: int | None = None) -> None:
         """Put the array if there is room now. Errors: same as `put` and `Channel.put_nowait`."""

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Hashable, Iterator
 from typing import Any
 
-from shoal._backend import ShmQueue
 from shoal.channel.emulated import EmulatedQueues
 from shoal.channel.remote import RemoteQueues
 from shoal.errors import (
@@ -16,6 +15,7 @@ from shoal.errors import (
 )
 from shoal.job_end import tie_to_job
 from shoal.net_emulation import Endpoint, emulated_network
+from shoal.queues.order import Direct
 from shoal.queues.protocol import Queues
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import SharedQueues
@@ -54,16 +54,17 @@ class Routes:
         self.network = emulated_network()
         """The emulated links of the job; None if there are none, or not for this channel."""
         self._emulated: dict[int, Queues] = {}
-        self.direct: dict[Any, ShmQueue] = {}
-        """Queues in this node's memory that the core may use directly, by key.
+        self.direct: Direct = {"put": {}, "get": {}}
+        """Queues in this node's memory that the core may use directly.
 
-        The handle replaces this dict by the one that its class of the core looks into."""
+        The handle replaces these dicts by those that its class of the core looks into."""
         self._has_ended = False
         tie_to_job(self, Routes._end_with_job)
 
     def _end_with_job(self) -> None:
         self._has_ended = True
-        self.direct.clear()
+        for queues in self.direct.values():
+            queues.clear()
 
     def for_key(self, key: Hashable) -> Queues:
         """Return the queues of a key; actor 0 decides once for each key which actor has it."""
@@ -128,7 +129,7 @@ class Routes:
         if location is not None and location.is_here():
             try:
                 # Behind an emulated link no queue may be used directly.
-                direct = self.direct if self._endpoint(index) is None else {}
+                direct = self.direct if self._endpoint(index) is None else None
                 session = joined(location.token)
                 # Waits may go on when this handle is dropped; closing the session ends them.
                 tie_to_job(session, Session.close)

@@ -1,36 +1,58 @@
 """`shoal doctor`: says why the processes of this user's jobs on this node stand still."""
 
 import importlib
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from shoal.cli.jobs_folder import JobsFolder
+from shoal.context import memory_folder
 from shoal.errors import ShoalValueError
 
 __all__ = ["doctor_command"]
 
 
 def doctor_command(
-    folder: Annotated[
+    folder: JobsFolder = None,
+    *,
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="Print the stacks of the processes, equal ones once.")
+    ] = False,
+    bundle: Annotated[
         Path | None,
-        typer.Argument(
-            help="The SHOAL_SHM_DIR of the jobs; without it, the one of this shell, or /dev/shm.",
+        typer.Option(
+            metavar="FILE",
+            help="Write all that is known, without secrets, into a zip file for a maintainer; in a "
+            "folder it gets a name with the time.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
     """Say which processes of your jobs on this node the others wait for, and which wait in a circle.
 
-    The exit code is 1 if something is wrong: a circle, a process that is dead or stopped, or a wait of
-    more than SHOAL_HANG seconds (300).
+    The exit code is 1 if something is wrong: a circle, a process that is dead or stopped, a job in
+    which no process can go on, or a wait of more than SHOAL_HANG seconds (300); or if there is no job.
     """
     # Imported only now, so that help and usage errors are fast.
-    examine = importlib.import_module("shoal.cli.show_causes").examine
+    examine = importlib.import_module("shoal.cli.show_doctor").examine
     try:
-        is_wrong = examine(folder)
+        with redirect_stdout(StringIO()) as said:
+            is_wrong = examine(folder)
+        typer.echo(said.getvalue(), nl=False)
+        if stacks or bundle is not None:
+            show = importlib.import_module("shoal.cli.show_stacks")
+            if stacks:
+                show.show_stacks(folder)
+            if bundle is not None:
+                show.make_bundle(bundle, folder, said.getvalue())
     except ShoalValueError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
-    if is_wrong:
+    if is_wrong is None:
+        where = folder or memory_folder()
+        typer.echo(f"no job of this user shows its state on this node (in {where})", err=True)
+    if is_wrong is not False:
         raise typer.Exit(1)

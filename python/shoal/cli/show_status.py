@@ -1,7 +1,6 @@
 """The output of `shoal status`: a table for each job, or JSON."""
 
 import json
-import time
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -9,11 +8,13 @@ from typing import Any
 
 import typer
 
-from shoal.cli.text import age, console, print_sections
+from shoal.cli.show_channels import channel_sections, channels_as_json
+from shoal.cli.text import age, console, name_of, print_sections
+from shoal.observe import read_channels, read_jobs
 from shoal.planner.report import Section
-from shoal.state import Activity, ProcessState, find_jobs, read_pages
+from shoal.state import Activity, ProcessState
 
-__all__ = ["show_status"]
+__all__ = ["by_address", "folded", "show_status"]
 
 _MOST_ROWS = 20
 """Number of processes of a group up to which each has a row of its own."""
@@ -31,29 +32,32 @@ def show_status(folder: Path | None, *, as_json: bool) -> bool:
     Returns:
         Whether there is any process.
     """
-    now = time.monotonic()
-    jobs = {job: _sorted(read_pages(pages)) for job, pages in find_jobs(folder).items()}
-    jobs = {job: states for job, states in jobs.items() if states}
+    jobs = [(job, states) for job in read_jobs(folder) if (states := by_address(job.states))]
     if not jobs:
         return False
     if as_json:
         found = [
-            {"job": job, "processes": [_process(state, now) for state in states]}
-            for job, states in jobs.items()
+            {
+                "job": job.name,
+                "processes": [_process(state, job.now) for state in states],
+                "channels": channels_as_json(read_channels(states)),
+            }
+            for job, states in jobs
         ]
         typer.echo(json.dumps(found, indent=2))
         return True
-    sections = [
-        Section(f"Job: {job}", _COLUMNS, list(_rows(states, now))) for job, states in jobs.items()
-    ]
+    sections: list[Section] = []
+    for job, states in jobs:
+        sections.append(Section(f"Job: {job.name}", _COLUMNS, list(_rows(states, job.now))))
+        sections += channel_sections(read_channels(states))
     with console() as out:
-        out.print(f"Processes on this node: {sum(map(len, jobs.values()))}", style="bold")
+        out.print(f"Processes on this node: {sum(len(states) for _, states in jobs)}", style="bold")
         print_sections(sections, out)
     return True
 
 
-def _sorted(states: Iterable[ProcessState]) -> list[ProcessState]:
-    """Sort by group and rank, the driver and the actors of the job first."""
+def by_address(states: Iterable[ProcessState]) -> list[ProcessState]:
+    """Sort by group and rank, the driver and the actors of the job first; without dead children."""
     # Children end without exit handlers: that they are dead says nothing.
     shown = [state for state in states if not (state.parent and state.status == "dead")]
     return sorted(shown, key=lambda s: (bool(s.rank_path), s.group, s.rank_path, s.pid))
@@ -63,6 +67,16 @@ def _sorted(states: Iterable[ProcessState]) -> list[ProcessState]:
 
 
 def _rows(states: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
+    for same in folded(states):
+        yield from _rows_of(same, now)
+
+
+def folded(states: Iterable[ProcessState]) -> Iterator[list[ProcessState]]:
+    """Yield the processes of each row: of a large group, those that do the same are one row.
+
+    Args:
+        states: The processes, in the order of `by_address`.
+    """
     for _, members in groupby(states, key=lambda state: state.group):
         group = list(members)
         alike: dict[Any, list[ProcessState]] = {}
@@ -70,8 +84,7 @@ def _rows(states: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
             alike.setdefault(_likeness(state) if len(group) > _MOST_ROWS else state, []).append(
                 state
             )
-        for same in alike.values():
-            yield from _rows_of(same, now)
+        yield from alike.values()
 
 
 def _likeness(state: ProcessState) -> Any:
@@ -87,9 +100,8 @@ def _likeness(state: ProcessState) -> Any:
 def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
     """Return the rows of processes that do the same; times are those of the longest."""
     first = min(same, key=lambda state: min((a.since for a in state.activities), default=now))
-    name = first.address if len(same) == 1 else f"{first.group}:{_ranges(same)}"
     pid = str(first.pid) if len(same) == 1 else f"{len(same)} pids"
-    head: tuple[str, ...] = (f"{name} (child)" if first.parent else name, pid, first.status)
+    head: tuple[str, ...] = (name_of(same), pid, first.status)
     done = False
     for activity in first.activities:
         is_call = activity.kind == "call"
@@ -102,20 +114,6 @@ def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
         yield (*head, f"{first.hidden} more, not shown", "-")
     elif not done:
         yield (*head, "idle", "-")
-
-
-def _ranges(same: list[ProcessState]) -> str:
-    """Name ranks: `0-3,5`."""
-    paths = [state.rank_path for state in same]
-    if any(len(path) != 1 for path in paths):
-        return ",".join(":".join(map(str, path)) for path in paths)
-    found: list[list[int]] = []
-    for (rank,) in paths:
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
 
 
 def _wait(wait: Activity, now: float) -> str:

@@ -1,24 +1,18 @@
 """`shoal status`: shows what the processes of this user's jobs on this node do now."""
 
 import importlib
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from shoal.cli.jobs_folder import JobsFolder
 from shoal.context import memory_folder
 
 __all__ = ["status_command"]
 
 
 def status_command(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(
-            help="The SHOAL_SHM_DIR of the jobs; without it, the one of this shell, or /dev/shm.",
-            show_default=False,
-        ),
-    ] = None,
+    folder: JobsFolder = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:

@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from typing import Any
@@ -14,11 +14,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from shoal.observe import age
 from shoal.planner import Plan
 from shoal.planner.diff import diff_headline, diff_sections
 from shoal.planner.report import Section, headline, sections, shown_warnings, summary
+from shoal.state import ProcessState
 
-__all__ = ["age", "console", "print_diff", "print_plan"]
+__all__ = ["age", "console", "name_of", "print_diff", "print_plan", "print_sections", "ranges"]
 
 # Columns without a terminal: a log or a pull request shows them without wrapping.
 _PLAIN_WIDTH = 120
@@ -26,13 +28,27 @@ _PLAIN_WIDTH = 120
 _NARROW = 72
 
 
-def age(seconds: float) -> str:
-    """Write a time in its unit: `0.2 s`, `63 s`, `2 min`, `3 h`."""
-    for least, unit, name in ((7200.0, 3600.0, "h"), (120.0, 60.0, "min")):
-        if seconds >= least:
-            return f"{seconds / unit:.0f} {name}"
-    seconds = max(0.0, seconds)
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004  (two digits)
+def name_of(same: Sequence[ProcessState]) -> str:
+    """Name the processes of a row, which are of one group: `env:0-3,5`."""
+    name = same[0].address
+    if len(same) > 1:
+        paths = sorted({state.rank_path for state in same})
+        ranks = ",".join(":".join(map(str, path)) for path in paths)
+        if all(len(path) == 1 for path in paths):
+            ranks = ranges(rank for (rank,) in paths)
+        name = f"{same[0].group}:{ranks}".rstrip(":")
+    return f"{name} (child)" if all(state.parent for state in same) else name
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """Name ranks, which ascend: `0-3,5`."""
+    found: list[list[int]] = []
+    for rank in ranks:
+        if found and rank == found[-1][1] + 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
 
 
 @contextmanager

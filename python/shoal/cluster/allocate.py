@@ -268,6 +268,7 @@ def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> An
         code=shipped_roots(),
         log="" if request.disable_distributed_log else job.log,
         driver_has_torch="torch" in sys.modules,
+        max_concurrency=request.max_concurrency,
     )
     options: dict[str, Any] = {
         "name": request.worker_name,

@@ -385,7 +385,7 @@ class Cluster(DescribedCluster):
         Cluster.NAMESPACE = os.environ.get("CLUSTER_NAMESPACE") or Cluster.SYS_NAME
         if not os.environ.get("RAY_ACTOR"):  # a worker stays in its job
             set_shipped(())
-            set_context(namespace="", node_rank=-1)
+            set_context(namespace="", node_rank=-1, num_nodes=0)
             remove_dead()  # the pages of workers that were killed
             end()
 

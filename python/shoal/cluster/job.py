@@ -131,7 +131,7 @@ def launch_managers(
                         "cluster.tracer.output_file to a file in a folder that can be written "
                         f"there, or cluster.tracer.enable to false ({error})"
                     ) from error
-        set_context(namespace=namespace, node_rank=_own_node_rank(nodes))
+        set_context(namespace=namespace, node_rank=_own_node_rank(nodes), num_nodes=len(nodes))
         port = NodeManager.get_proxy().get_master_port()
     except BaseException:
         # The error's traceback would keep them alive, and a later `Cluster()` would join them.
@@ -181,7 +181,7 @@ def find_job(namespace: str, deadline: Deadline) -> Job:
     manager = NodeManager.get_proxy(timeout=deadline.remaining)
     nodes = manager.get_nodes()
     config = manager.get_cluster_cfg()
-    set_context(node_rank=_own_node_rank(nodes))
+    set_context(node_rank=_own_node_rank(nodes), num_nodes=len(nodes))
     return Job(
         namespace=namespace,
         nodes=nodes,

@@ -161,9 +161,19 @@ class _Course:
                     threading.Thread(
                         target=self._drain, name="shoal-broadcast", daemon=True
                     ).start()
-                return AsyncWork(future, self._what)
+                return self._work(future, deadline)
         future, give_back = self._begin(value, deadline)
-        return AsyncWork(future, self._what, give_back)
+        return self._work(future, deadline, give_back)
+
+    def _work(
+        self, future: Future, deadline: Deadline, give_back: Callable[[], None] | None = None
+    ) -> AsyncWork:
+        work = AsyncWork(future, self._what, give_back)
+        work.operation, work.deadline = "broadcast", deadline
+        source = self._root if self._inbox is None else self._inbox.peer
+        if source != self._me:
+            work.peers = (source.get_name(),)
+        return work
 
     @property
     def _passes_on(self) -> bool:
@@ -386,9 +396,11 @@ class _Course:
             return f"{self._routes.name}: {self._what}: waits for {', '.join(late)} to take part"
 
         routes = self._routes
-        with PeerWait(routes.directory, routes.name, "broadcast", late, describe, deadline) as wait:
+        with PeerWait(
+            routes.directory, routes.name, "broadcast", late, describe, deadline, "sending"
+        ) as wait:
             while (untaken := self._written.nbytes()) and untaken + size > MOST_BYTES:
-                readers = self._written.readers()
+                readers = self._written.readers(untaken + size - MOST_BYTES)
                 late = [name for name, process in names if process in readers]
                 if deadline.expired:
                     raise ShoalTimeoutError(

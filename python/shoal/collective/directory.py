@@ -69,9 +69,10 @@ class ManagerDirectory:
         actor = WorkerManager.get_proxy().actor
         asked = actor.wait_worker_info.remote(address, deadline.remaining)
         limit = Deadline(deadline.remaining + _SPARE_S)
-        peer = f"{address.get_name()}, which is not registered yet"
+        name = address.get_name()
+        peer = f"{name}, which is not registered yet"
         try:
-            found: WorkerInfo | None = get(asked, limit, lambda: what, peer)
+            found: WorkerInfo | None = get(asked, limit, lambda: what, peer, name)
         except ShoalTimeoutError:
             return None
         return found

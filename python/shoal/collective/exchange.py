@@ -324,8 +324,11 @@ class Exchange:
             raise forked_error(self._parents[0], does, action, "launch a worker")
 
     def _started(self, outbox: Outbox, message: Any, timeout: float | None) -> AsyncWork:
-        future = outbox.start_send(message, Deadline(timeout))
-        return AsyncWork(future, f"{self._label}send from {self._name} to {outbox.peer.get_name()}")
+        deadline, peer = Deadline(timeout), outbox.peer.get_name()
+        future = outbox.start_send(message, deadline)
+        work = AsyncWork(future, f"{self._label}send from {self._name} to {peer}")
+        work.operation, work.peers, work.deadline = "send", (peer,), deadline
+        return work
 
     def _awaited(
         self,
@@ -335,9 +338,12 @@ class Exchange:
         timeout: float | None,
         into: Any = None,
     ) -> Any:
-        receive = inbox.start_recv(accept, then, Deadline(timeout), into)
-        what = f"{self._label}recv from {inbox.peer.get_name()} at {self._name}"
-        return AsyncWork(receive.future, what, partial(inbox.give_back, receive))
+        deadline, peer = Deadline(timeout), inbox.peer.get_name()
+        receive = inbox.start_recv(accept, then, deadline, into)
+        what = f"{self._label}recv from {peer} at {self._name}"
+        work = AsyncWork(receive.future, what, partial(inbox.give_back, receive))
+        work.operation, work.peers, work.deadline = "recv", (peer,), deadline
+        return work
 
 
 def _after_fork() -> None:

@@ -41,8 +41,8 @@ class Mailboxes:
         return self._open(node_rank).for_key(key)
 
     def direct(self, node_rank: int) -> dict[Any, Any]:
-        """Return the queues of a mailbox that this process can use directly, by key."""
-        return self._open(node_rank).direct
+        """Return the queues of a mailbox from which this process can get directly, by key."""
+        return self._open(node_rank).direct["get"]
 
     def handle(self, node_rank: int) -> Any:
         """Return the handle of the actor of a node's mailbox."""
@@ -67,7 +67,10 @@ class Mailboxes:
     @staticmethod
     def _connect(node_rank: int) -> Routes:
         settings = ChannelSettings(
-            f"shoal-messages-{node_rank}", maxsize=MOST_MESSAGES, capacity=MOST_MESSAGES
+            f"shoal-messages-{node_rank}",
+            maxsize=MOST_MESSAGES,
+            capacity=MOST_MESSAGES,
+            is_internal=True,
         )
         try:
             found = connect(settings.name, None)[1]

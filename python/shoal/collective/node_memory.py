@@ -14,6 +14,7 @@ from shoal.collective.mailbox import MOST_MESSAGES
 from shoal.context import describe_self
 from shoal.errors import ChannelEmpty, ChannelNotFoundError, ShoalError
 from shoal.process import ProcessId
+from shoal.queues.order import Direct
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import SharedQueues
 from shoal.shm import Queue, Session, joined
@@ -57,8 +58,10 @@ class NodeMemory:
                     maxsize=MOST_MESSAGES,
                     capacity=MOST_MESSAGES,
                     key_bytes=MOST_BYTES + _ENVELOPE,
+                    is_internal=True,
                 )
-                self._queues = SharedQueues(settings, self._join(), self.direct, keeps=False)
+                direct: Direct = {"put": self.direct, "get": self.direct}
+                self._queues = SharedQueues(settings, self._join(), direct, keeps=False)
             return self._queues
 
     def join(self) -> None:

@@ -327,7 +327,10 @@ class Outbox:
         def describe() -> str:
             return f"{me}: {self._what}: waits for {peer}"
 
-        return PeerWait(self._routes.directory, me, self._operation, [peer], describe, deadline)
+        return PeerWait(
+            self._routes.directory, me, self._operation, [peer], describe, deadline,
+            "sending" if self._operation == "broadcast" else "",
+        )  # fmt: skip
 
     # How it works.
 

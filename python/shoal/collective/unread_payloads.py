@@ -36,10 +36,20 @@ class UnreadPayloads:
             self._payloads = [(size, links) for size, links in left if links]
             return sum(size for size, _ in self._payloads)
 
-    def readers(self) -> set[ProcessId]:
-        """Return the living readers that have not opened all their payloads."""
+    def readers(self, excess: int) -> set[ProcessId]:
+        """Return the living readers that have to open payloads so that `excess` bytes are free.
+
+        They open them in the order in which they were written, so the oldest payloads count.
+        """
+        found: set[ProcessId] = set()
         with self._lock:
-            return {reader for _, links in self._payloads for _, reader in _left(links)}
+            for size, links in self._payloads:
+                if excess <= 0:
+                    break
+                left = {reader for _, reader in _left(links)}
+                found |= left
+                excess -= size if left else 0
+        return found
 
 
 def _left(links: list[tuple[str, ProcessId]]) -> list[tuple[str, ProcessId]]:

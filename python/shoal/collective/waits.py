@@ -42,6 +42,7 @@ class PeerWait:
         peers: The addresses of the workers it waits for.
         describe: Makes the sentence that names the waiter, the operation and the peers.
         deadline: The deadline of the wait.
+        on: What the page shows beside the operation.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class PeerWait:
         peers: Sequence[str],
         describe: Callable[[], str],
         deadline: Deadline,
+        on: str = "",
     ) -> None:
         self._directory = directory
         self._waiter = waiter
@@ -61,9 +63,8 @@ class PeerWait:
         self._wait = LongWait(
             self._sentence,
             deadline,
-            deadline.elapsed,
             operation=operation,
-            on="",
+            on=on,
             peers=lambda: self._peers,
         )
         self._number: int | None = None

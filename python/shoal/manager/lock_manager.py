@@ -139,10 +139,15 @@ class DeviceLockManager(Manager):
 
     async def explain_wait(
         self, worker_address: WorkerAddress, number: int, *, caller: Caller | None = None
-    ) -> str:
-        """Return which workers a waiting take waits for; empty if it does not wait."""
+    ) -> tuple[str, list[str]]:
+        """Return why a waiting take waits, and the addresses of the workers that it waits for.
+
+        Both are empty if it does not wait.
+        """
         request = self._table.find(_owner(worker_address, caller), number)
-        return "" if request is None else self._table.explain(request)
+        if request is None:
+            return "", []
+        return self._table.explain(request), self._table.awaited(request)
 
     async def release_all_devices(self, worker_name: str) -> None:
         """Release what a worker holds, and forget its requests, because it has ended."""

@@ -163,6 +163,12 @@ class LockTable:
             for reason, devices in reasons.items()
         )
 
+    def awaited(self, request: LockRequest) -> list[str]:
+        """Return the addresses of the workers that hold a request's devices, or come before it."""
+        first = (self._holds.get(device) or self._first(device) for device in request.devices)
+        owners = dict.fromkeys(one.owner for one in first if one is not None)
+        return [owner.name for owner in owners if owner != request.owner]
+
     def _reason(self, request: LockRequest, device: int) -> str:
         hold = self._holds.get(device)
         if hold is not None:

@@ -14,6 +14,7 @@ from shoal.deadline import Deadline
 from shoal.errors import ClusterError, NameTakenError, PeerLostError, ShoalValueError
 from shoal.manager.base import Manager
 from shoal.ports import hold_port
+from shoal.state import accept_calls
 
 __all__ = ["NodeManager"]
 
@@ -53,6 +54,7 @@ class NodeManager(Manager):
         self._hosts: dict[str, Any] = {}
         self._notes: dict[str, Any] = {}
         if namespace:
+            accept_calls(0)
             set_context(name=self.MANAGER_NAME, namespace=namespace, node_rank=0)
 
     def get_nodes(self) -> list[Any]:

@@ -1,22 +1,30 @@
 """Who waits for whom, and which process or circle of processes all the others wait for.
 
-A process is *blocked* if it is in calls, or is no worker, and all that it does is wait. It *rests on* the processes that its waits name. A
-process that others rest on and that is not blocked itself is a cause: it works, is idle, is stopped or
-is dead. Blocked processes that rest on no such process, only on each other, wait in a circle. A wait
-that names nobody, such as a get from a channel that is empty, may end at any time: nobody is blamed.
+A process that others wait for and that is not blocked itself is a cause: it works, is in no call, is
+stopped or is dead. So is a channel whose other side no process uses. Processes that cannot go on because
+each waits for the next one are a circle. `WaitGraph` says which can go on.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
+from shoal.observe.graph import DRIVER, WaitGraph
 from shoal.state import Activity, ProcessState
 
 __all__ = ["Cause", "Kind", "find_causes"]
 
-Kind = Literal["circle", "dead", "stopped", "elsewhere", "idle", "working"]
+Kind = Literal[
+    "circle", "dead", "stopped", "unused", "elsewhere", "idle", "working", "waiting"
+]  # fmt: skip
 
-_ORDER: tuple[Kind, ...] = ("circle", "dead", "stopped", "elsewhere", "idle", "working")
+_ORDER: tuple[Kind, ...] = (
+    "circle", "dead", "stopped", "unused", "elsewhere", "idle", "working", "waiting",
+)  # fmt: skip
+
+_HOPE: tuple[Kind, ...] = ("working", "waiting", "stopped", "dead", "idle")
+"""The processes that a wait on a channel is blamed on: those of the first kind that there is."""
 
 
 @dataclass(frozen=True)
@@ -24,30 +32,38 @@ class Cause:
     """What other processes wait for.
 
     Attributes:
-        kind: A circle of processes; or what the process does: it is dead, stopped, without a page
-            here (`elsewhere`), in no call (`idle`), or works.
-        addresses: The process; of a circle, the processes in the order in which they wait for each
-            other.
-        activity: The oldest call of the process, or of a circle the oldest wait; None if there is none.
-        waits: The waits that name the process, by the addresses of the processes that wait, the
+        kind: A circle of processes; or what the processes do: they are dead, stopped, without a page
+            here (`elsewhere`), in no call (`idle`), or work. A channel whose other side no process
+            uses is `unused`. Processes are `waiting` if nothing is seen that ends their waits.
+        addresses: The process; several that use one channel, or are waited for by the same ones and
+            in the same call, the longest call first; of a circle,
+            the processes in the order in which they wait for each other, also if they are `waiting`
+            and may go on; none if the channel is `unused`, or only the waits are known.
+        activity: The oldest call of the first process, or of a circle the oldest wait; None if there
+            is none.
+        waits: The waits that name the processes or their channel, by the processes that wait, the
             oldest first; of a circle, those of its members.
-        others: The addresses of the processes that wait for these in turn.
+        others: The processes that wait for these in turn, with their oldest waits.
+        is_final: Whether no process of the job can go on any more.
     """
 
     kind: Kind
     addresses: tuple[str, ...]
     activity: Activity | None
     waits: Mapping[str, Activity]
-    others: tuple[str, ...]
+    others: Mapping[str, Activity]
+    is_final: bool = False
 
     @property
     def since(self) -> float:
         """When the oldest of the waits began, as `time.monotonic()` of the node."""
-        return min((wait.since for wait in self.waits.values()), default=float("inf"))
+        return min((wait.since for wait in self.waits.values()), default=math.inf)
 
 
 def find_causes(
-    states: Iterable[ProcessState], before: Iterable[ProcessState] | None = None
+    states: Iterable[ProcessState],
+    before: Iterable[ProcessState] | None = None,
+    ends_before: float = -math.inf,
 ) -> list[Cause]:
     """Return what the blocked processes of a job wait for, the worst and the oldest first.
 
@@ -55,135 +71,170 @@ def find_causes(
     One that died idle may have been ended on purpose, with its group.
 
     Args:
-        states: The processes of the job. Forked children are left out.
+        states: The processes of the job.
         before: The same, a moment ago: a process that has changed since then works. None if nothing
             is known of that.
+        ends_before: A time, as `time.monotonic()` of the node: waits whose deadlines come before it
+            end by themselves, and are in no circle.
     """
-    processes: dict[str, ProcessState] = {}
-    for state in sorted(states, key=lambda state: (state.status != "dead", state.started)):
-        if not state.parent:
-            processes[state.address] = state  # the one that lives, or was started last
-    known = None if before is None else {(s.pid, s.started): s.activities for s in before}
-    works = {
-        address
-        for address, state in processes.items()
-        if _works(state)
-        or (known is not None and known.get((state.pid, state.started)) != state.activities)
-    }
-    waits = {address: list(_waits(state)) for address, state in processes.items()}
-    blocked = {
-        address
-        for address, state in processes.items()
-        if state.status in ("running", "unknown")
-        and address not in works
-        and waits[address]
-        # A worker that is in no call can be called: what waits in the background does not block it.
-        and (not state.rank_path or any(one.kind == "call" for one in state.activities))
-    }
-    causes = [*_circles(blocked, waits), *_ends(processes, blocked, works, waits)]
+    graph = WaitGraph(states, before, ends_before)
+    causes = [*_circles(graph), *_ends(graph)]
+    causes += _waiting(graph, causes)
     return sorted(causes, key=lambda cause: (_ORDER.index(cause.kind), cause.since))
 
 
-def _waits(state: ProcessState) -> Iterator[Activity]:
-    """Yield the waits of a process, in and outside of calls."""
-    for activity in state.activities:
-        yield from activity.inside if activity.kind == "call" else (activity,)
+def _circles(graph: WaitGraph) -> list[Cause]:
+    """Find circles among the processes that are blocked and cannot go on."""
+
+    def holds(name: str, wait: Activity, other: str) -> bool:
+        return other in graph.blocked and graph.holds(other, name, wait)
+
+    return [
+        _circle("circle", graph, circle)
+        for circle in _walk(graph, graph.stuck & graph.blocked, holds)
+    ]
 
 
-def _works(state: ProcessState) -> bool:
-    """Whether a call of the process goes on without a wait, or may do so unseen."""
-    calls = [activity for activity in state.activities if activity.kind == "call"]
-    return state.hidden > 0 or any(not call.inside for call in calls)
+def _circle(kind: Kind, graph: WaitGraph, circle: Mapping[str, Activity]) -> Cause:
+    oldest = min(circle.values(), key=_began)
+    return Cause(kind, tuple(circle), oldest, circle, _behind(graph, circle), graph.is_whole)
 
 
-def _circles(blocked: set[str], waits: Mapping[str, list[Activity]]) -> Iterator[Cause]:
-    """Find circles among processes that rest on each other alone.
-
-    A wait that names several processes waits for all of them. A process goes on if one of its waits
-    ends, so it is stuck only if each of them names one that is stuck.
-    """
-    stuck = set(blocked)
-    while True:
-        free = {
-            address
-            for address in stuck
-            if not all(any(peer in stuck for peer in wait.peers) for wait in waits[address])
-        }
-        if not free:
-            break
-        stuck -= free
+def _walk(
+    graph: WaitGraph, starts: Iterable[str], leads: Callable[[str, Activity, str], bool]
+) -> Iterator[dict[str, Activity]]:
+    """Follow the oldest waits that lead to other processes, and yield the circles that are met."""
     seen: set[str] = set()
-    for start in sorted(stuck):
-        path: list[str] = []
-        at = start
-        while at not in seen and at not in path:
-            path.append(at)
-            at = _next(at, stuck, waits)
-        seen |= set(path)
-        if at in path:
-            circle = tuple(path[path.index(at) :])
-            of_each = {
-                address: _naming(waits[address], _next(address, stuck, waits)) for address in circle
-            }
-            oldest = min(of_each.values(), key=lambda wait: wait.since)
-            others = _behind(set(circle), stuck, waits)
-            yield Cause("circle", circle, oldest, of_each, others)
+    for start in sorted(starts):
+        path: dict[str, Activity] = {}
+        at: str | None = start
+        while at is not None and at not in seen:
+            if at in path:
+                members = [*path]
+                yield {name: path[name] for name in members[members.index(at) :]}
+                break
+            steps = (
+                (wait, other)
+                for wait in sorted(graph.waits[at], key=_began)
+                for other in graph.awaited(at, wait)
+                if leads(at, wait, other)
+            )
+            step = next(steps, None)
+            if step is None:
+                break
+            path[at], at = step
+        seen |= path.keys()
 
 
-def _next(address: str, stuck: set[str], waits: Mapping[str, list[Activity]]) -> str:
-    """Return the first stuck process that a stuck one waits for."""
-    return next(peer for wait in waits[address] for peer in wait.peers if peer in stuck)
+class _End(NamedTuple):
+    """What waits are blamed on: processes, or an unused channel with the operation that waits."""
+
+    kind: Kind
+    addresses: tuple[str, ...]
+    channel: tuple[str, str] = ("", "")
 
 
-def _naming(waits: Iterable[Activity], peer: str) -> Activity:
-    return min((wait for wait in waits if peer in wait.peers), key=lambda wait: wait.since)
+def _ends(graph: WaitGraph) -> list[Cause]:
+    """Find the processes that are waited for and do not wait themselves, and unused channels."""
+    named: dict[_End, dict[str, Activity]] = {}
+    for name in sorted(graph.blocked):
+        for wait in sorted(graph.waits[name], key=_began):
+            for end in _ends_of(graph, name, wait):
+                named.setdefault(end, {}).setdefault(name, wait)
+    covered = {name for end in named for name in end.addresses}
+    for name, state in graph.processes.items():
+        is_lost = state.status == "stopped" or (state.status == "dead" and not state.is_idle)
+        if is_lost and name not in covered:
+            named[_End(_kind(graph, name), (name,))] = {}
+    causes = []
+    for end, found in _joined(graph, named):
+        waits = dict(sorted(found.items(), key=lambda item: item[1].since))
+        oldest = _oldest_call(graph, end.addresses[0]) if end.addresses else None
+        others = _behind(graph, end.addresses, waits)
+        causes.append(Cause(end.kind, end.addresses, oldest, waits, others, graph.is_whole))
+    return causes
 
 
-def _ends(
-    processes: Mapping[str, ProcessState],
-    blocked: set[str],
-    works: set[str],
-    waits: Mapping[str, list[Activity]],
-) -> Iterator[Cause]:
-    """Find the processes that are waited for and do not wait themselves."""
-    ends = {peer for address in blocked for wait in waits[address] for peer in wait.peers} - blocked
-    for address, state in processes.items():
-        if state.status == "stopped" or (state.status == "dead" and not state.is_idle):
-            ends.add(address)
-    for address in sorted(ends):
-        naming = {
-            other: _naming(waits[other], address)
-            for other in sorted(blocked)
-            if any(address in wait.peers for wait in waits[other])
-        }
-        naming = dict(sorted(naming.items(), key=lambda item: item[1].since))
-        named = processes.get(address)
-        calls = [] if named is None else [one for one in named.activities if one.kind == "call"]
-        oldest = min(calls, key=lambda call: call.since, default=None)
-        others = _behind({address}, blocked - naming.keys(), waits, set(naming))
-        kind: Kind = "elsewhere"
-        if named is not None:
-            kind = "working" if address in works else "idle"
-            if named.status in ("dead", "stopped"):
-                kind = "dead" if named.status == "dead" else "stopped"
-        yield Cause(kind, (address,), oldest, naming, others)
+def _joined(
+    graph: WaitGraph, named: Mapping[_End, dict[str, Activity]]
+) -> Iterator[tuple[_End, dict[str, Activity]]]:
+    """Join the processes that do the same, and for which the same ones wait: ranks of a call."""
+    alike: dict[tuple[Any, ...], list[_End]] = {}
+    for end, found in named.items():
+        call = _oldest_call(graph, end.addresses[0]) if end.addresses else None
+        is_on_channel = any(wait.channel for wait in found.values())
+        operation = None if call is None else call.operation
+        key = end if is_on_channel else (end.kind, operation, *sorted(found))
+        alike.setdefault(key, []).append(end)
+    for ends in alike.values():
+        addresses = [address for end in ends for address in end.addresses]
+        addresses.sort(key=lambda name: _began(_oldest_call(graph, name)))
+        yield ends[0]._replace(addresses=tuple(addresses)), named[ends[0]]
+
+
+def _ends_of(graph: WaitGraph, name: str, wait: Activity) -> list[_End]:
+    kinds = {other: _kind(graph, other) for other in graph.awaited(name, wait)}
+    if not wait.channel:
+        return [_End(kind, (peer,)) for peer, kind in kinds.items() if kind != "waiting"]
+    kind = next((kind for kind in _HOPE if kind in kinds.values()), None)
+    if kind is None:
+        return [_End("unused", (), (wait.channel, wait.operation))]
+    if kind == "waiting":
+        return []
+    same = [other for other in kinds if kinds[other] == kind]
+    return [_End(kind, tuple(sorted(same, key=lambda o: _began(_oldest_call(graph, o)))))]
+
+
+def _kind(graph: WaitGraph, name: str) -> Kind:
+    state = graph.processes.get(name)
+    if state is None:
+        return "elsewhere"
+    if state.status in ("dead", "stopped"):
+        return "dead" if state.status == "dead" else "stopped"
+    if name in graph.blocked:
+        return "waiting"
+    works = name in graph.works or name in graph.services or state.address == DRIVER
+    return "working" if works else "idle"
+
+
+def _oldest_call(graph: WaitGraph, name: str) -> Activity | None:
+    named = graph.processes.get(name)
+    calls = [] if named is None else [one for one in named.activities if one.kind == "call"]
+    return min(calls, key=_began, default=None)
+
+
+def _began(activity: Activity | None) -> float:
+    return math.inf if activity is None else activity.since
 
 
 def _behind(
-    ends: set[str],
-    blocked: set[str],
-    waits: Mapping[str, list[Activity]],
-    direct: Iterable[str] = (),
-) -> tuple[str, ...]:
+    graph: WaitGraph, ends: Iterable[str], direct: Iterable[str] = ()
+) -> dict[str, Activity]:
     """Return the blocked processes that wait for others which wait for these."""
     reached, found = {*ends, *direct}, set[str]()
-    while True:
-        more = {
-            address
-            for address in blocked - reached
-            if any(peer in reached for wait in waits[address] for peer in wait.peers)
-        }
-        if not more:
-            return tuple(sorted(found))
+    while more := {
+        name
+        for name in graph.blocked - reached
+        if any(o in reached for wait in graph.waits[name] for o in graph.awaited(name, wait))
+    }:
         reached |= more
         found |= more
+    return {name: min(graph.waits[name], key=_began) for name in sorted(found)}
+
+
+def _waiting(graph: WaitGraph, causes: Iterable[Cause]) -> list[Cause]:
+    """Return the blocked processes that wait for no cause: for each other, or with like waits."""
+    explained = {n for cause in causes for n in (*cause.addresses, *cause.waits, *cause.others)}
+    left = graph.blocked - explained
+    circles = [
+        _circle("waiting", graph, circle)
+        for circle in _walk(graph, left, lambda _name, _wait, other: other in left)
+    ]
+    left -= {name for cause in circles for name in (*cause.waits, *cause.others)}
+    alike: dict[tuple[str, str], dict[str, Activity]] = {}
+    for name in sorted(left):
+        wait = min(graph.waits[name], key=_began)
+        alike.setdefault((wait.operation, wait.channel or wait.on), {})[name] = wait
+    return circles + [
+        Cause("waiting", (), min(waits.values(), key=_began), waits, {}) for waits in alike.values()
+    ]

@@ -30,6 +30,7 @@ from shoal.queues.leases import HeldLeases, LaneLease
 from shoal.queues.protocol import NOTHING, Taken, Want, set_done
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import QueueWait, take_in_time, take_now, with_whole_timeout
+from shoal.queues.shown_use import ShownUse
 from shoal.reused_threads import result_from_thread, run_in_thread
 from shoal.shm import Session
 from shoal.shm.keys import canonical
@@ -252,6 +253,7 @@ class _Call(NamedTuple):
         shown: The name of the queue in messages.
         deadline: When it ends; None if it does not wait.
         takes: Whether it takes items.
+        again: Whether it goes on at the next process of the actor if that is safe.
     """
 
     operation: str
@@ -259,6 +261,7 @@ class _Call(NamedTuple):
     shown: str
     deadline: Deadline | None
     takes: bool = False
+    again: bool = True
 
     def __str__(self) -> str:
         return f"{self.operation}: {self.shown}"
@@ -305,6 +308,7 @@ class Lane:
         self._check_job = check_job
         self._is_dead = is_dead
         self._server: _Server | None = None
+        self._shown_use = ShownUse(settings, "")
 
     def put(self, key: Hashable, item: object, weight: int, deadline: Deadline | None) -> None:
         """Put an item; a deadline of None means without waiting."""
@@ -313,7 +317,7 @@ class Lane:
             if deadline is None:
                 queue.put_nowait(item, weight)
                 return
-            with QueueWait("put", "room", queue, deadline) as wait:
+            with self._wait("put", "room", queue, deadline) as wait:
                 waiting = self._waiting(server, wait)
                 queue.put(item, weight, deadline.remaining, waiting=waiting)
 
@@ -335,7 +339,7 @@ class Lane:
         def put(queue: "LaneQueue", server: _Server) -> None:
             nonlocal done
             try:
-                with QueueWait("put_many", "room", queue, deadline) as wait:
+                with self._wait("put_many", "room", queue, deadline) as wait:
                     left, waiting = deadline.remaining, self._waiting(server, wait)
                     queue.put_many(items[done:], weights[done:], left, waiting=waiting)
             except Exception as error:
@@ -393,12 +397,13 @@ class Lane:
             if deadline is None:
                 value = take_now(queue, want)
             else:
-                with QueueWait("get", "an item", queue, deadline) as wait:
+                with self._wait("get", "an item", queue, deadline) as wait:
                     waiting = self._waiting(server, wait)
                     value = take_in_time(queue, want, deadline, waiting=waiting)
             found = server.taken(value, want, self._lost).value if want.lease else value
 
-        self._use(self._call(want.operation, key, deadline, takes=True), take)
+        call = self._call(want.operation, key, deadline, takes=True)
+        self._use(call._replace(again=want.again), take)
         return found
 
     async def take_later(
@@ -433,6 +438,11 @@ class Lane:
         """Return an object that ends an operation."""
         return _backend.LaneCancel()
 
+    def _wait(
+        self, operation: str, awaited: str, queue: "LaneQueue", deadline: Deadline
+    ) -> QueueWait:
+        return QueueWait(operation, awaited, queue, deadline, self._settings.page_name)
+
     def _waiting(self, server: _Server, wait: QueueWait | None = None) -> Callable[[], None]:
         """Return what a call does while it waits: it ends with the job or the node, and shows that."""
 
@@ -452,6 +462,7 @@ class Lane:
 
     def _use(self, call: _Call, use: "Callable[[LaneQueue, _Server], None]") -> None:
         """Use the queue of a key; find the actor again if its former process has ended."""
+        self._shown_use.show("get" if call.takes else "put")
         refused, why, bound = None, "", True
         while True:
             self._check_job()
@@ -486,6 +497,8 @@ class Lane:
             self._forget(server)
             # A take that was not answered has taken nothing.
             takes_again = call.takes and deadline is not None
+            if not call.again:  # whatever became of the actor, what the call waits for has gone
+                raise PeerLostError(f"{call}: {error}") from None
             if not takes_again and not _put_nothing(error):
                 raise self._lost(server.address, str(error)) from None
             if deadline is not None and deadline.expired:

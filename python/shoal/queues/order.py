@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from shoal.deadline import Deadline
 from shoal.errors import ChannelDecodeError
@@ -20,9 +20,13 @@ from shoal.fork import reset_in_child
 from shoal.loop import submit
 from shoal.shm.refusals import Refusal
 
-__all__ = ["Line", "NotYet", "Order", "Pending", "after"]
+__all__ = ["Direct", "Line", "NotYet", "Order", "Pending", "Side", "after"]
 
 Future = concurrent.futures.Future[Any]
+Side = Literal["put", "get"]
+
+Direct = dict[Side, dict[Any, Any]]
+"""For each side, the queues that the core may use directly, by key."""
 
 _AT_ONCE = 256
 """Operations that are served before other tasks of the loop have their turn."""
@@ -133,15 +137,15 @@ class Order:
     """The operations of this process that wait on the queues of an engine, each in its turn.
 
     Args:
-        direct: Queues that the core may use directly, by key. A key on which operations wait, or
-            whose next get must raise an error, is removed.
+        direct: Filled with the queues that the core may use directly. A key on which operations
+            wait, or whose next get must raise an error, is removed.
 
     Attributes:
         direct: Same as the argument.
         lock: Guards this object; the engine may use it for its own state too.
     """
 
-    def __init__(self, direct: dict[Any, Any]) -> None:
+    def __init__(self, direct: Direct) -> None:
         self.direct = direct
         self.reset()
         reset_in_child(self)
@@ -151,17 +155,24 @@ class Order:
         self.lock = threading.Lock()
         self._lines: dict[tuple[Hashable, str], Line] = {}
         self._errors: dict[Hashable, ChannelDecodeError] = {}
+        self.stop_direct()
 
-    def waits(self, key: Hashable, side: str) -> bool:
-        """Whether operations wait on a side of a key: `put` or `get`; later ones come after them."""
+    def waits(self, key: Hashable, side: Side) -> bool:
+        """Whether operations wait on a side of a key; later ones come after them."""
         return bool(self._lines) and (key, side) in self._lines  # hashing a key may take long
 
+    def stop_direct(self) -> None:
+        """Let the next put and get of each key come through the engine."""
+        for queues in self.direct.values():
+            queues.clear()
+
     def park(
-        self, key: Hashable, side: str, operation: Pending, serve: Serve, *, timed: bool
+        self, key: Hashable, side: Side, operation: Pending, serve: Serve, *, timed: bool
     ) -> None:
         """Let an operation wait behind those that wait already, and serve it in its turn."""
         with self.lock:
-            self.direct.pop(key, None)
+            for queues in self.direct.values():
+                queues.pop(key, None)
             first = not self.waits(key, side)
             line = self._lines.setdefault((key, side), {})
             line[operation] = None
@@ -186,28 +197,28 @@ class Order:
             if served % _AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    def _leave(self, key: Hashable, side: str, operation: Any) -> None:
+    def _leave(self, key: Hashable, side: Side, operation: Any) -> None:
         with self.lock:
             line = self._lines.get((key, side), {})
             line.pop(operation, None)
             if not line:
                 self._lines.pop((key, side), None)
 
-    def allow_direct(self, key: Hashable, queue: Any) -> None:
-        """Let the core use a queue directly if nothing waits there; the caller holds the lock."""
+    def allow_direct(self, key: Hashable, side: Side, queue: Any) -> None:
+        """Let the core use a side directly if nothing waits there; the caller holds the lock."""
         if (
             self.waits(key, "put")
             or self.waits(key, "get")
             or (self._errors and key in self._errors)
         ):
             return
-        self.direct[key] = queue
+        self.direct[side][key] = queue
 
     def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
         """Let the next get of a key raise an error; stop direct gets, which would not raise it."""
         with self.lock:
             self._errors[key] = error
-            self.direct.pop(key, None)
+            self.direct["get"].pop(key, None)
 
     def raise_set_aside(self, key: Hashable) -> None:
         """Raise the error that a former get of the key set aside, if there is one."""

@@ -71,6 +71,8 @@ class Want(NamedTuple):
             complete.
         linger: Seconds to wait for a complete batch; only with `least`.
         lease: Whether the items return unless they are acknowledged.
+        again: Whether a get that waits on another node goes on at the actor's next process; otherwise
+            it ends with `PeerLostError`, for items that only the former process would have put.
     """
 
     kind: Literal["one", "many", "batch"] = "one"
@@ -78,6 +80,7 @@ class Want(NamedTuple):
     least: int | None = None
     linger: float = 0.0
     lease: bool = False
+    again: bool = True
 
     @property
     def operation(self) -> str:

@@ -88,6 +88,7 @@ class ChannelSettings:
         num_actors: Number of actors; 0 for a local channel.
         locations: The location of the items of each actor.
         node_ranks: The rank of the node of each actor, where it is known.
+        is_internal: Whether it is no channel of the user: messages between workers, weights.
     """
 
     name: str
@@ -100,6 +101,7 @@ class ChannelSettings:
     num_actors: int = 0
     locations: tuple[MemoryLocation | None, ...] = ()
     node_ranks: tuple[int, ...] = ()
+    is_internal: bool = False
 
     def __post_init__(self) -> None:
         if type(self.name) is not str or not self.name or ":" in self.name:
@@ -127,6 +129,11 @@ class ChannelSettings:
     def distributed(self) -> bool:
         """Whether several nodes have an actor."""
         return self.num_actors > 1
+
+    @property
+    def page_name(self) -> str:
+        """The name on the state pages of processes; empty if it is internal or local."""
+        return "" if self.is_internal or self.num_actors == 0 else self.name
 
     def differing(self, wanted: "ChannelSettings") -> list[str]:
         """Describe each argument that differs from a wanted channel; the node does not matter."""

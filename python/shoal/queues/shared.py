@@ -21,9 +21,10 @@ from shoal.errors import (
 )
 from shoal.futures import done
 from shoal.queues.counts import Counts
-from shoal.queues.order import NotYet, Order, Pending
+from shoal.queues.order import Direct, NotYet, Order, Pending, Side
 from shoal.queues.protocol import NOTHING, Future, Got, Taken, Want, WeightedItem, set_done
 from shoal.queues.settings import DROPPING, ChannelSettings
+from shoal.queues.shown_use import ShownUse
 from shoal.queues.wait import Engine, long_wait, puts_wait
 from shoal.shm import Parcel, Queue, Reservation, Session
 from shoal.shm.keys import canonical
@@ -63,7 +64,8 @@ class SharedQueues(Engine):
         settings: The channel.
         session: The shared memory.
         direct: Filled with the queues on which this process has no asynchronous calls pending, so
-            that the core may use them directly.
+            that the core may use them directly: a side of a key with the first put or get that
+            comes here. None if the core uses none.
         keeps: Whether the session outlives the last process that leaves it.
     """
 
@@ -73,7 +75,7 @@ class SharedQueues(Engine):
         self,
         settings: ChannelSettings,
         session: Session,
-        direct: dict[Any, ShmQueue],
+        direct: Direct | None = None,
         *,
         keeps: bool = True,
     ) -> None:
@@ -83,13 +85,14 @@ class SharedQueues(Engine):
             # Only the channel's actor removes the session, also while the actor restarts.
             session.keep()
         self._opened: dict[Hashable, Queue] = {}
-        self._order = Order(direct)
+        self._order = Order({"put": {}, "get": {}} if direct is None else direct)
+        self._shown_use = ShownUse(settings, session.token)
 
     # Puts.
 
     def try_put(self, key: Hashable, item: Any, weight: int) -> None:
         """Put an item, or raise `ChannelFull`."""
-        queue = self._queue(key)
+        queue = self._queue(key, "put")
         if self._order.waits(key, "put"):
             raise puts_wait(queue.name)
         put_now(queue, item, weight, self.settings.policy)
@@ -98,7 +101,7 @@ class SharedQueues(Engine):
         self, key: Hashable, item: Any, weight: int, deadline: Deadline, *, timed: bool = True
     ) -> Future:
         """Start a put."""
-        queue, policy, refusal = self._queue(key), self.settings.policy, None
+        queue, policy, refusal = self._queue(key, "put"), self.settings.policy, None
         if not self._order.waits(key, "put"):
             try:
                 put_or_wait(queue, item, weight, policy)
@@ -120,14 +123,14 @@ class SharedQueues(Engine):
         if deadline is None or self._order.waits(key, "put"):
             super().put(key, item, weight, deadline)
             return
-        queue, policy = self._queue(key), self.settings.policy
+        queue, policy = self._queue(key, "put"), self.settings.policy
         awaited = "room" if policy == "block" else "memory"
         if policy != "block":
             with contextlib.suppress(NotYet):
                 put_or_wait(queue, item, weight, policy)
                 return
         try:
-            with QueueWait("put", awaited, queue, deadline) as wait:
+            with self._wait("put", awaited, queue, deadline) as wait:
                 waiting = wait if policy == "block" else partial(_keep_room, queue, policy, wait)
                 queue.put(item, weight, deadline.remaining, waiting=waiting)
         except ShoalTimeoutError as error:
@@ -140,9 +143,9 @@ class SharedQueues(Engine):
         if self.settings.policy != "block" or self._order.waits(key, "put"):
             super().put_many(key, items, weights, deadline)
             return
-        queue = self._queue(key)
+        queue = self._queue(key, "put")
         try:
-            with QueueWait("put_many", "room", queue, deadline) as waiting:
+            with self._wait("put_many", "room", queue, deadline) as waiting:
                 queue.put_many(items, weights, deadline.remaining, waiting=waiting)
         except ShoalTimeoutError as error:
             raise with_whole_timeout(error, "put_many", queue.name, deadline) from None
@@ -151,9 +154,9 @@ class SharedQueues(Engine):
         self, key: Hashable, shape: tuple[int, ...], dtype: Any, deadline: Deadline
     ) -> Reservation:
         """Reserve the channel's memory for an array, waiting for memory."""
-        queue = self._queue(key)
+        queue = self._queue(key, "put")
         try:
-            with QueueWait("reserve", "memory", queue, deadline) as waiting:
+            with self._wait("reserve", "memory", queue, deadline) as waiting:
                 return queue.reserve(shape, dtype, deadline.remaining, waiting=waiting)
         except ShoalTimeoutError as error:
             raise with_whole_timeout(error, "reserve", queue.name, deadline) from None
@@ -163,14 +166,14 @@ class SharedQueues(Engine):
     def try_take(self, key: Hashable, want: Want) -> Taken:
         """Take items, or raise `ChannelEmpty`."""
         self._order.raise_set_aside(key)
-        return Taken(take_now(self._queue(key), want))
+        return Taken(take_now(self._queue(key, "get"), want))
 
     def start_take(
         self, key: Hashable, want: Want, deadline: Deadline, *, timed: bool = True
     ) -> Future:
         """Start a get."""
         self._order.raise_set_aside(key)
-        queue = self._queue(key)
+        queue = self._queue(key, "get")
         wants = [phase for phase, _ in want._replace(lease=True).phases(deadline)]
         refusal = NOTHING
         if not self._order.waits(key, "get"):
@@ -201,8 +204,8 @@ class SharedQueues(Engine):
         if deadline is None or self._order.waits(key, "get"):
             return super().take(key, want, deadline)
         self._order.raise_set_aside(key)
-        queue = self._queue(key)
-        with QueueWait("get", "an item", queue, deadline) as waiting:
+        queue = self._queue(key, "get")
+        with self._wait("get", "an item", queue, deadline) as waiting:
             return take_in_time(queue, want, deadline, waiting=waiting)
 
     def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
@@ -252,16 +255,25 @@ class SharedQueues(Engine):
     def _shown(self, key: Hashable) -> str:
         return self._queue(key).name
 
-    def _queue(self, key: Hashable) -> Queue:
+    def _queue(self, key: Hashable, side: Side | None = None) -> Queue:
+        """Return the queue of a key, for a put, a get, or a question."""
+        if side is not None:
+            self._shown_use.show(side)
+        elif self.settings.is_internal:
+            side = "get"  # an inbox opens its queue by a question
         with self._order.lock:
             queue = self._opened.get(key)
             if queue is None:
                 if len(self._opened) >= _MANY:
                     self._opened.clear()
-                    self._order.direct.clear()
+                    self._order.stop_direct()
                 queue = self._opened[key] = self._session_queues.open(key)
-            self._order.allow_direct(key, queue)
+            if side is not None:
+                self._order.allow_direct(key, side, queue)
             return queue
+
+    def _wait(self, operation: str, awaited: str, queue: Queue, deadline: Deadline) -> "QueueWait":
+        return QueueWait(operation, awaited, queue, deadline, self.settings.page_name)
 
 
 def _encoded(item: Any) -> Parcel | Reservation:
@@ -428,7 +440,7 @@ def take_within(queue: "Queue | LaneQueue", want: Want, seconds: float, **option
     Raises:
         ShoalTimeoutError: They did not come in time.
     """
-    kind, amount, least, _, lease = want
+    kind, amount, least, _, lease, _ = want
     if lease:
         options["lease"] = True
     match kind:
@@ -458,9 +470,10 @@ class QueueWait:
         awaited: What it waits for.
         queue: The queue.
         deadline: The deadline of the call; None for no limit.
+        channel: The name of the channel; empty for queues that are no channel's.
     """
 
-    __slots__ = ("_awaited", "_deadline", "_operation", "_queue", "_wait")
+    __slots__ = ("_awaited", "_channel", "_deadline", "_operation", "_queue", "_wait")
 
     def __init__(
         self,
@@ -468,7 +481,9 @@ class QueueWait:
         awaited: str,
         queue: "ShmQueue | LaneQueue",
         deadline: Deadline | None = None,
+        channel: str = "",
     ) -> None:
+        self._channel = channel
         self._operation = operation
         self._awaited = awaited
         self._queue = queue
@@ -479,7 +494,9 @@ class QueueWait:
         """Show and log the wait, where that is due."""
         if self._wait is None:  # most calls end before this
             limit = self._deadline or Deadline(math.inf, waited=_FIRST_TICK_S)
-            self._wait = long_wait(self._operation, self._awaited, self._queue.name, limit)
+            self._wait = long_wait(
+                self._operation, self._awaited, self._queue.name, limit, self._channel
+            )
         self._wait.tick()
 
     def __enter__(self) -> Self:

@@ -99,14 +99,17 @@ class Engine(ABC):
     ) -> Any:
         if future.done():
             return future.result()
-        return result_of(future, long_wait(operation, awaited, self._shown(key), deadline))
+        shown, channel = self._shown(key), self.settings.page_name
+        return result_of(future, long_wait(operation, awaited, shown, deadline, channel))
 
     def _shown(self, key: Hashable) -> str:
         """Return the name of a key's queue for messages."""
         return self.settings.shown(key)
 
 
-def long_wait(operation: str, awaited: str, shown: str, deadline: Deadline) -> LongWait:
+def long_wait(
+    operation: str, awaited: str, shown: str, deadline: Deadline, channel: str = ""
+) -> LongWait:
     """Return the wait of a call for something in a queue, which logs what it waits for.
 
     Args:
@@ -114,6 +117,7 @@ def long_wait(operation: str, awaited: str, shown: str, deadline: Deadline) -> L
         awaited: What it waits for.
         shown: The name of the queue.
         deadline: The deadline of the call.
+        channel: The name of the channel; empty for queues that are no channel's.
     """
     return LongWait(
         lambda: f"{describe_self()}: {operation} waits for {awaited} in {shown}",
@@ -121,6 +125,7 @@ def long_wait(operation: str, awaited: str, shown: str, deadline: Deadline) -> L
         deadline.elapsed,
         operation=operation,
         on=shown,
+        channel=channel,
     )
 
 
@@ -166,15 +171,30 @@ def started(start: Callable[..., "concurrent.futures.Future[Any]"], *args: Any) 
 
 
 def work_of(
-    future: "concurrent.futures.Future[Any]", what: str, *, takes: bool = False
+    future: "concurrent.futures.Future[Any]",
+    what: str,
+    settings: ChannelSettings,
+    key: Hashable,
+    deadline: Deadline,
 ) -> AsyncChannelWork:
     """Create the work of a put or of a get.
 
     Args:
         future: The operation; the result of a get is a `Taken`.
-        what: Describes the operation in messages.
-        takes: Whether it is a get.
+        what: The operation in messages: `put to` or `get from`.
+        settings: The channel.
+        key: The queue.
+        deadline: The deadline of the operation.
     """
+    work = _work_of(future, f"{what} {settings.shown(key)}", takes=what == "get from")
+    work.channel = settings.page_name
+    work.deadline = deadline
+    return work
+
+
+def _work_of(
+    future: "concurrent.futures.Future[Any]", what: str, *, takes: bool
+) -> AsyncChannelWork:
     if future.done() and not future.cancelled() and future.exception() is None:
         result = future.result()
         if not isinstance(result, Taken):

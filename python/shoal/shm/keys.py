@@ -10,16 +10,18 @@ import hashlib
 import math
 import reprlib
 import sys
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from shoal.errors import ShoalTypeError, ShoalValueError
 
-__all__ = ["canonical", "refusal"]
+__all__ = ["canonical", "refusal", "shown_key"]
 
 _LONGEST: Final = 1024
 """Maximum length of an encoded key in bytes; a longer one is replaced by a digest."""
 _DEEPEST: Final = 64
+_LENGTH: Final = 4
+"""Bytes of the length of a part."""
 
 
 def canonical(key: Hashable) -> bytes:
@@ -31,6 +33,48 @@ def canonical(key: Hashable) -> bytes:
     """
     encoded = _encoded(key, key, 0)
     return encoded if len(encoded) <= _LONGEST else b"h" + hashlib.sha256(encoded).digest()
+
+
+def shown_key(encoded: bytes) -> str:
+    """Return the `repr` of a key from its bytes; the bytes as hexadecimal digits for a long key.
+
+    A key that equals another one is shown as that: `1.0` as `1`. A member of an enum is shown as its
+    class and its name.
+    """
+    try:
+        return _shown(encoded)
+    except (ValueError, TypeError, IndexError, KeyError):  # a digest
+        return encoded.hex()
+
+
+def _shown(node: bytes) -> str:
+    tag, parts, at = node[:1], [], 1
+    while node[at:] != b".":
+        begin = at + _LENGTH
+        at = begin + int.from_bytes(node[at:begin], "big")
+        parts.append(node[begin:at])
+        node[at]  # one that was cut ends with an IndexError
+    return _WRITERS[tag](*parts)
+
+
+def _listed(items: tuple[bytes, ...]) -> str:
+    return ", ".join(map(_shown, items))
+
+
+_WRITERS: Final[dict[bytes, Callable[..., str]]] = {
+    b"n": lambda: "None",
+    b"s": lambda text: repr(text.decode("utf-8", "surrogatepass")),
+    b"b": repr,
+    b"i": bytes.decode,
+    b"x": lambda sign: "inf" if sign == b"+" else "-inf",
+    b"r": lambda digits: repr(float.fromhex(digits.decode())),
+    b"t": lambda *items: f"({_listed(items)}{',' if len(items) == 1 else ''})",
+    b"f": lambda *items: f"frozenset({{{_listed(items)}}})" if items else "frozenset()",
+    b"g": lambda _, name: name.decode(),
+    b"e": lambda kind, name: f"{_shown(kind)}.{name.decode()}",
+    b"z": lambda kind, value: f"{_shown(kind)}({value.decode()})",
+}
+"""For the tag of each kind of key, what writes it from its parts."""
 
 
 def refusal(key: Any, part: Any) -> ShoalTypeError:

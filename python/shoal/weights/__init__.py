@@ -1,6 +1,6 @@
 """Weights: versions of a state that many processes of a node read in place.
 
-`weights` has the public class, which finds them by name in a job, and `actor` the process that
+`weights` has the public class, which finds them by name in a job, `arguments` its checks, `subscription` its iterator, and `actor` the process that
 removes their memory with the job. `folder` has the steps of publishers and readers on one node, and
 the reasons why they are safe; `store` publishes; `control` the page that names the newest version and wakes those who
 wait; `stats` and `holders` say what is in memory, and who holds it. A state becomes the bytes of a
@@ -11,8 +11,9 @@ from shoal.weights.holders import Holder
 from shoal.weights.loading import LoadReport
 from shoal.weights.snapshot import Snapshot
 from shoal.weights.stats import VersionStats, WeightsStats
+from shoal.weights.subscription import Subscription
 from shoal.weights.version import Version
-from shoal.weights.weights import Subscription, Weights
+from shoal.weights.weights import Weights
 
 __all__ = [
     "Holder",

@@ -46,6 +46,7 @@ class WeightsSettings(ChannelSettings):
         unique: A text that no other weights have, also of the same name.
     """
 
+    is_internal: bool = True
     keep: int = 2
     version_bytes: int | None = None
     home: int | None = 0

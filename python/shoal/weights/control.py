@@ -35,7 +35,7 @@ _TEXT = 128
 
 # The place of each word.
 _NEWEST, _KEEP, _MAX_BYTES, _DESCRIPTORS, _BELL, _CLOSED = 8, 16, 24, 32, 40, 44
-_ANNOUNCED, _WANTED, _FOLLOWING, _EPOCH, _HOME, _SEEN = 48, 56, 60, 64, 72, 80
+_ANNOUNCED, _WANTED, _FOLLOWING, _EPOCH, _HOME, _SEEN, _KNOWN = 48, 56, 60, 64, 72, 80, 88
 
 _SLICE_S = 0.5
 """Seconds that a wait sleeps at most: a publisher may die before it rings the bell."""
@@ -241,7 +241,16 @@ class ControlPage:
     def announce(self, packed: int) -> None:
         """Say that a version is on its way to this node, or that none is that was not there."""
         self._announced.value = packed
+        self._word(_KNOWN).value = max(packed, self.known)
         self._ring()
+
+    @property
+    def known(self) -> int:
+        """The newest version that this node has heard of, as `packed` returns it.
+
+        It does not go back if the version cannot come.
+        """
+        return max(self.packed, self._word(_KNOWN).value)
 
     @property
     def is_following(self) -> bool:

@@ -55,10 +55,12 @@ from pathlib import Path
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
+    ChannelNotFoundError,
     ShoalTimeoutError,
     WeightsClosed,
     WeightsCorruptError,
     WeightsMemoryError,
+    WeightsNotFoundError,
 )
 from shoal.shm.shared_files import sweep
 from shoal.shm.shared_files.pool import is_locked, lock_and_map
@@ -177,13 +179,16 @@ class VersionFolder:
                 )
 
     def newest(self) -> Version | None:
-        """Return the newest version, also one that is on its way to this node; None for none."""
+        """Return the newest version that this node has heard of; None for none.
+
+        It may be on its way to this node, and does not come if its publisher's memory is lost.
+        """
         control = self.control
         if not self.follows:
             return control.newest
         control.want()
         control.wait_until_followed(_FOLLOWED_S, self.check_job)
-        return Version.unpacked(max(control.packed, control.announced))
+        return Version.unpacked(control.known)
 
     def _opened(self, packed: int) -> Snapshot | None:
         """Open a version; None if it was retired meanwhile."""
@@ -230,11 +235,20 @@ class VersionFolder:
 
         Raises:
             ShoalTimeoutError: Another process published until the deadline.
+            WeightsClosed: The folder was removed meanwhile.
+            WeightsCorruptError: A file of the folder was.
         """
-        with publisher_lock(self.folder, wait):
-            sweep(str(self.folder))
-            sweep_parts(self.folder)
-            yield
+        try:
+            with publisher_lock(self.folder, wait):
+                sweep(str(self.folder))
+                sweep_parts(self.folder)
+                yield
+        except (FileNotFoundError, ChannelNotFoundError, WeightsNotFoundError) as error:
+            self.check()
+            raise WeightsCorruptError(
+                f"{describe_self()}: a file of {self.name} was removed by another program: {error}; "
+                "publish again"
+            ) from error
 
     def newest_there(self) -> Version | None:
         """Return the newest version; note one whose publisher died before it had done so."""
@@ -346,7 +360,10 @@ class VersionFolder:
         if end is not None:
             raise WeightsClosed(f"{describe_self()}: {self.name} were closed: {end}")
         if not self.control.is_there():
-            raise WeightsClosed(f"{describe_self()}: {self.name} are gone: their job has ended")
+            raise WeightsClosed(
+                f"{describe_self()}: {self.name} are gone: their job has ended, or {self.folder} was "
+                "removed; to go on, close them and call Weights.create again"
+            )
 
     def path_of(self, kind: str, part: Version | FilePart) -> Path:
         """Return the path of a file: `v` for a version, `r` for a retired one or another part."""

@@ -24,7 +24,7 @@ import secrets
 import time
 from collections.abc import Generator, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from shoal.context import describe_self
 from shoal.deadline import Deadline
@@ -40,16 +40,22 @@ from shoal.futures import fulfil
 from shoal.queues.protocol import ONE
 from shoal.reused_threads import run_in_thread
 from shoal.weights.control import ControlPage
+from shoal.weights.sent_parts import SentPart, take_part
 from shoal.weights.store import Store
-from shoal.weights.transfer import Head, StaleBaseError, digests_held, receive, send
+from shoal.weights.transfer import (
+    ASKS,
+    Head,
+    SourceQueues,
+    StaleBaseError,
+    digests_held,
+    receive,
+    send,
+)
 from shoal.weights.version import Version
 
-__all__ = ["ASKS", "Ask", "SourceQueues", "follow", "serve", "source_of"]
+__all__ = ["Ask", "follow", "serve", "source_of"]
 
 _log = logging.getLogger("shoal")
-
-ASKS = "asks"
-"""The key of the questions."""
 
 _FOLLOWERS = 3
 """Maximum number of nodes that follow one node."""
@@ -72,6 +78,9 @@ _RETURN_S = 60.0
 _PAUSE_S = 1.0
 """Seconds between two attempts to reach the source."""
 
+_ANSWER = ONE._replace(again=False)
+"""A message of an answer: if the process that was asked has died, the next one knows nothing of it."""
+
 
 class Ask(NamedTuple):
     """A question of a follower: is there a version after one that it has?
@@ -80,7 +89,7 @@ class Ask(NamedTuple):
         to: The key of the answers.
         number: Counts the questions, so that the rest of an old answer is not taken for a new one.
         after: The version, as `Version.packed` returns it; 0 for any.
-        seen: The newest version that this node, or one that follows it, has had.
+        seen: The newest version that this node, or one that follows it, has heard of.
         held: The digests of blocks that need not be sent.
         seconds: How long the source may wait for one.
     """
@@ -111,16 +120,6 @@ class Failed(NamedTuple):
     reason: str
 
 
-class SourceQueues(Protocol):
-    """The queues of a source: of its session, or those of another node over the lane."""
-
-    def put(self, key: str, item: Any, weight: int, deadline: Deadline | None) -> None:
-        """Put an item."""
-
-    def take(self, key: str, want: Any, deadline: Deadline | None) -> Any:
-        """Take an item."""
-
-
 def source_of(index: int, home: int, nodes: int) -> int:
     """Return which node a node follows: the home, or one that is nearer to it in a tree.
 
@@ -134,7 +133,7 @@ def source_of(index: int, home: int, nodes: int) -> int:
 
 
 def serve(store: Store, queues: SourceQueues) -> None:
-    """Answer the questions of followers until the weights have gone.
+    """Answer followers, and publish the parts that other nodes send, until the weights have gone.
 
     Args:
         store: The folder of this node.
@@ -150,6 +149,9 @@ def serve(store: Store, queues: SourceQueues) -> None:
         except ShoalError as error:
             _log.warning("%s: a question of another node was lost: %s", store.name, error)
             time.sleep(_PAUSE_S)  # whatever it is, it does not fill the log
+            continue
+        if isinstance(ask, SentPart):
+            run_in_thread(partial(take_part, store, queues, ask))
             continue
         seen = Version.unpacked(ask.seen)
         # Here, because only one thread may write the words.
@@ -213,7 +215,7 @@ def follow(
     asked, failed, control = 0, -math.inf, store.control
     _stop(control)  # a process of this actor that died may have left it so
     wanted = math.inf if always else -math.inf
-    while control.is_there() and control.end is None:
+    while not _is_over(control):
         if control.wait_for_readers(0 if always or control.is_following else _PAUSE_S):
             wanted = max(wanted, time.monotonic())
         if time.monotonic() - wanted > _KEPT_S:
@@ -226,11 +228,15 @@ def follow(
         except Exception as error:  # noqa: BLE001  (whatever it is, readers must not wait for this)
             _stop(control)
             # The source's actor has ended, or has not begun; with the weights this loop ends, too.
-            if not isinstance(error, ChannelClosed):
+            if not (_is_over(control) or isinstance(error, ChannelClosed)):
                 _log.warning("%s: %s: %s", describe_self(), store.name, error)
             if not isinstance(error, (StaleBaseError, WeightsMemoryError)):  # of this node
                 asked, failed = (asked + 1) % len(followers), time.monotonic()
             time.sleep(_PAUSE_S)  # nothing tells when a source can be reached again
+
+
+def _is_over(control: ControlPage) -> bool:
+    return control.end is not None or not control.is_there()
 
 
 def _stop(control: ControlPage) -> None:
@@ -259,7 +265,7 @@ class _Follower:
         store, control = self._store, self._store.control
         self._number += 1
         held = frozenset() if self._whole else frozenset(digests_held(store))
-        seen = max(control.packed, control.seen)
+        seen = max(control.known, control.seen)
         ask = Ask(self._key, self._number, control.packed, seen, held, seconds)
         self._queues.put(ASKS, ask, 0, Deadline(_ANSWER_S))
         first = self._next(seconds + _ANSWER_S)
@@ -267,13 +273,12 @@ class _Follower:
             control.announce(first.packed)
             first = self._next(_ANSWER_S)
         self._whole = False
-        control.is_following = True
         if isinstance(first, Closed):
             store.close(first.reason)
-        if not isinstance(first, Head):
-            control.announce(control.packed)  # what was on its way has not come
-        else:
-            control.announce(first.version.packed())
+        # If there is none, what was on its way has not come.
+        control.announce(first.version.packed() if isinstance(first, Head) else control.packed)
+        control.is_following = True  # a reader that waits for this looks at what was announced
+        if isinstance(first, Head):
             try:
                 with contextlib.closing(self._all(first)) as messages:
                     receive(store, messages)
@@ -309,7 +314,7 @@ class _Follower:
         """Return the next message of the answer."""
         deadline = Deadline(seconds)
         while True:
-            number, message = self._queues.take(self._key, ONE, deadline)
+            number, message = self._queues.take(self._key, _ANSWER, deadline)
             if number != self._number:
                 continue  # the rest of an earlier answer
             if isinstance(message, Failed):

@@ -27,13 +27,13 @@ from shoal.weights.description import (
     Leaf,
     Value,
 )
-from shoal.weights.shards import LocalShard, ShardFile, is_distributed, local_shard, shard_files
+from shoal.weights.shards import LocalShard, Shards, is_distributed, local_shard, shard_files
 from shoal.weights.version import FilePart
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Mark", "Piece", "Placement", "StateLayout", "flattened", "keys_of"]
+__all__ = ["Blocks", "Mark", "Piece", "Placement", "StateLayout", "flattened", "keys_of"]
 
 _ALIGNMENT = 64
 
@@ -256,7 +256,10 @@ class Blocks(Protocol):
 
     pieces: list[Piece]
     entries: Entries
-    shards: list[ShardFile]
+
+    @property
+    def shards(self) -> Sequence[Shards]:
+        """The shards of distributed tensors."""
 
 
 class Placement:

@@ -16,6 +16,7 @@ The steps of each process:
 4. It waits for the version, and then removes its names.
 
 A process that dies takes its part with it: until another one publishes that part, the others wait.
+For the processes of other nodes the home's actor does all this (`sent_parts`).
 """
 
 import contextlib
@@ -31,11 +32,19 @@ from shoal.errors import ShoalTimeoutError, ShoalValueError, WeightsError
 from shoal.process import own_process
 from shoal.shm.shared_files.mapping import copy_into, map_shared
 from shoal.shm.shared_files.names import Key, key_of
-from shoal.weights.description import BlockRange, Description, Entries, Frame, Leaf, read
+from shoal.weights.description import (
+    BlockRange,
+    Description,
+    Entries,
+    Frame,
+    Leaf,
+    read,
+    read_file,
+)
 from shoal.weights.hashing import digests_of
-from shoal.weights.layout import Placement, StateLayout
+from shoal.weights.layout import Blocks, Placement
 from shoal.weights.part_names import CompletePart, VersionPart, complete_parts, writers
-from shoal.weights.shards import ShardFile
+from shoal.weights.shards import Shards
 from shoal.weights.store import Store, write_file
 from shoal.weights.version import FilePart, Version
 
@@ -49,7 +58,7 @@ _HEAD = 64
 
 
 def publish_part(
-    store: Store, layout: StateLayout, part: VersionPart, deadline: Deadline, *, checksum: bool
+    store: Store, layout: Blocks, part: VersionPart, deadline: Deadline, *, checksum: bool
 ) -> Version:
     """Publish a part of a version, and wait until all parts are there.
 
@@ -103,7 +112,7 @@ def _locked(store: Store, wait: LongWait) -> AbstractContextManager[None]:
 
 def _write(
     store: Store,
-    layout: StateLayout,
+    layout: Blocks,
     part: VersionPart,
     names: list[Path],
     wait: LongWait,
@@ -164,7 +173,7 @@ def _write(
     return before
 
 
-def _shared_memory(store: Store, part: VersionPart, shards: ShardFile, own: Path) -> memoryview:
+def _shared_memory(store: Store, part: VersionPart, shards: Shards, own: Path) -> memoryview:
     """Return the memory that several parts write into, and give it a name of this process."""
     there = _names_of_shared(store.folder, part, shards.signature)
     if not there:
@@ -193,12 +202,12 @@ def _check_new(store: Store, part: VersionPart, newest: Version | None) -> None:
             continue
         if other.part.size != part.size:
             raise ShoalValueError(
-                f"{describe_self()}: publish: {part}: process {other.process[1]} publishes {other.part}: all "
+                f"{describe_self()}: publish: {part}: {_publisher(other)} publishes {other.part}: all "
                 "have to say the same number of parts"
             )
         if other.part.rank == part.rank:
             raise ShoalValueError(
-                f"{describe_self()}: publish: {part} is there already, from process {other.process[1]}"
+                f"{describe_self()}: publish: {part} is there already, from {_publisher(other)}"
             )
     continues = newest is not None and newest.epoch == store.next_epoch(newest, {store.epoch})
     if newest is not None and continues and part.number <= newest.number:
@@ -206,6 +215,11 @@ def _check_new(store: Store, part: VersionPart, newest: Version | None) -> None:
             f"{describe_self()}: publish: version={part.number} after {newest}: expected an integer, "
             f"at least {newest.number + 1}"
         )
+
+
+def _publisher(complete: CompletePart) -> str:
+    who: str = read_file(complete.path).notes["who"][complete.part.rank]
+    return who
 
 
 def _awaited(store: Store, part: VersionPart, before: Version | None, wait: LongWait) -> Version:
@@ -265,11 +279,13 @@ def _missing(store: Store, part: VersionPart) -> str:
         for rank in range(part.size)
         if rank not in there
     ]
-    done = {one.process for one in _parts_of(store, part)}
+    done = {(one.part.rank, one.process) for one in _parts_of(store, part)}
+    own = part.rank, key_of(own_process())
     shown += [
-        f"process {process[1]}, which still writes"
-        for process in {one.process for one in writers(store.folder, part)} - done
-        if process != key_of(own_process())
+        f"process {process[1]}, which still writes part {rank}"
+        for rank, process in {(one.part.rank, one.process) for one in writers(store.folder, part)}
+        - done
+        - {own}
     ]
     return f"{part} of {store.name} waits for {', '.join(shown) or 'the commit'}"
 
@@ -282,8 +298,8 @@ def _commit(store: Store, part: VersionPart) -> None:
     """
     parts = _parts_of(store, part)
     writing = writers(store.folder, part)
-    done = {one.process for one in parts}
-    if len(parts) < part.size or any(one.process not in done for one in writing):
+    done = {(one.part.rank, one.process) for one in parts}
+    if len(parts) < part.size or any((one.part.rank, one.process) not in done for one in writing):
         return
     newest = store.newest_there()
     is_later = newest is None or part.number > newest.number

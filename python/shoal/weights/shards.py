@@ -1,8 +1,8 @@
 """Local shards of distributed tensors, which several processes write into one block."""
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import xxhash
 
@@ -13,7 +13,7 @@ from shoal.weights.description import Leaf
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LocalShard", "ShardFile", "is_distributed", "local_shard", "shard_files"]
+__all__ = ["LocalShard", "ShardFile", "Shards", "is_distributed", "local_shard", "shard_files"]
 
 _ALIGNMENT = 64
 
@@ -97,6 +97,20 @@ def shard_files(shards: Sequence[LocalShard]) -> "list[ShardFile]":
     return [ShardFile(group) for group in by_mesh.values()]
 
 
+class Shards(Protocol):
+    """The shards of one process, of the tensors of one mesh; see `ShardFile`."""
+
+    blocks: list[tuple[int, int]]
+    nbytes: int
+    signature: int
+
+    def counts(self) -> dict[str, int]:
+        """Return how many elements of each tensor this process writes."""
+
+    def write(self, memory: memoryview) -> None:
+        """Copy the shards of this process."""
+
+
 class ShardFile:
     """A file in which each of several processes writes its shards of the same tensors.
 
@@ -139,13 +153,17 @@ class ShardFile:
         """Return how many elements of each tensor this process writes."""
         return {shard.name: shard.local.numel() if shard.writes else 0 for shard in self._shards}
 
+    def written(self) -> "Iterator[tuple[LocalShard, int, int]]":
+        """Yield each shard that this process writes, and the start and the size of its block."""
+        for shard, (start, size) in zip(self._shards, self.blocks, strict=True):
+            if shard.writes and shard.local.numel():
+                yield shard, start, size
+
     def write(self, memory: memoryview) -> None:
         """Copy the shards of this process."""
         import torch
 
-        for shard, (start, size) in zip(self._shards, self.blocks, strict=True):
-            if not shard.writes or not shard.local.numel():
-                continue
+        for shard, start, size in self.written():
             whole = torch.frombuffer(memory[start : start + size], dtype=torch.uint8)
             target = whole.view(shard.dtype).view(shard.shape)
             lengths = zip(shard.starts, shard.local.shape, strict=True)

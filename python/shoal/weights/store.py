@@ -25,7 +25,7 @@ from shoal.shm.shared_files.pool import NoRoomError, PayloadFile, Pool
 from shoal.weights.control import ControlPage
 from shoal.weights.folder import VersionFolder
 from shoal.weights.hashing import copy_hashed, digests_of
-from shoal.weights.layout import Mark, Placement, StateLayout, keys_of
+from shoal.weights.layout import Blocks, Mark, Placement, StateLayout, keys_of
 from shoal.weights.part_names import part_bytes
 from shoal.weights.version import MOST_IN_EPOCH, FilePart, Version
 
@@ -361,7 +361,7 @@ async def _forget_at_the_end(found: "weakref.ref[Store]") -> None:
 
 def write_file(
     file: PayloadFile,
-    layout: StateLayout,
+    layout: Blocks,
     placement: Placement,
     digests: dict[int, bytes],
     *,

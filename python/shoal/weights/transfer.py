@@ -6,8 +6,8 @@ gives the version the number that it has where it was published.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,13 +23,35 @@ from shoal.weights.snapshot import Snapshot
 from shoal.weights.store import Store
 from shoal.weights.version import FilePart, Version
 
-__all__ = ["Head", "StaleBaseError", "digests_held", "receive", "send"]
+__all__ = [
+    "ASKS",
+    "Head",
+    "SourceQueues",
+    "StaleBaseError",
+    "digests_held",
+    "in_messages",
+    "receive",
+    "send",
+]
+
+ASKS = "asks"
+"""The key of what other nodes ask the actor of a node."""
 
 _MESSAGE = 8 * 2**20
 """Maximum number of bytes of a message."""
 
 _LOCK_S = 60.0
 """Maximum seconds to wait for another process that publishes in the receiver's folder."""
+
+
+class SourceQueues(Protocol):
+    """The queues of a source: of its session, or those of another node over the lane."""
+
+    def put(self, key: str, item: Any, weight: int, deadline: Deadline | None) -> None:
+        """Put an item."""
+
+    def take(self, key: str, want: Any, deadline: Deadline | None) -> Any:
+        """Take an item."""
 
 
 class StaleBaseError(WeightsError):
@@ -88,12 +110,24 @@ def send(snapshot: Snapshot, held: Collection[bytes]) -> Iterator[Head | list[By
     ]
     sizes = tuple(block.size for block in description.blocks)
     yield Head(snapshot.version, description.entries, sizes, description.digests, tuple(sent))
+    yield from in_messages(
+        (number, np.frombuffer(snapshot.block(number), np.uint8))
+        for number in sent
+        if sizes[number]
+    )
+
+
+def in_messages(blocks: Iterable[tuple[int, Any]]) -> Iterator[list[Bytes]]:
+    """Yield the bytes of blocks in messages.
+
+    Args:
+        blocks: The number of each block, and an array of its bytes.
+    """
     message: list[Bytes] = []
     length = 0
-    for number in sent:
-        block = np.frombuffer(snapshot.block(number), np.uint8) if sizes[number] else None
-        for at in range(0, sizes[number], _MESSAGE):
-            part = block[at : at + _MESSAGE]  # type: ignore[index]  # a block without bytes has no steps
+    for number, block in blocks:
+        for at in range(0, block.nbytes, _MESSAGE):
+            part = block[at : at + _MESSAGE]
             if length + part.nbytes > _MESSAGE and message:
                 yield message
                 message, length = [], 0

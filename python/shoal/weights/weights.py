@@ -5,12 +5,13 @@ import contextlib
 import secrets
 import sys
 import threading
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 import ray
 
 from shoal._ray import in_process
 from shoal.channel.create import connect, create, routes_of
+from shoal.channel.remote import RemoteQueues
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
@@ -32,16 +33,24 @@ from shoal.process import Origin
 from shoal.queues.wait import JOB_HAS_ENDED
 from shoal.reused_threads import run_in_thread
 from shoal.weights.actor import PREFIX, WeightsSettings, WeightsWorker, home_of
+from shoal.weights.arguments import (
+    check_name,
+    checked_delta,
+    checked_dtype,
+    checked_part,
+    checked_version,
+)
 from shoal.weights.layout import StateLayout
-from shoal.weights.part_names import VersionPart
 from shoal.weights.parts import publish_part
+from shoal.weights.sent_parts import send_part
 from shoal.weights.snapshot import Snapshot
 from shoal.weights.stats import WeightsStats
 from shoal.weights.store import Store
-from shoal.weights.version import MOST_IN_EPOCH, Version
+from shoal.weights.subscription import Subscription
+from shoal.weights.version import Version
 from shoal.work import AsyncChannelWork, AsyncWork
 
-__all__ = ["Subscription", "Weights"]
+__all__ = ["Weights"]
 
 Future = concurrent.futures.Future[Any]
 
@@ -117,7 +126,7 @@ class Weights:
             ShoalValueError: An argument is not valid.
             ShoalTimeoutError: The actor did not start in time.
         """
-        _check_name(name)
+        check_name(name)
         Store.check_bounds(keep, max_bytes)
         nodes = 1 if in_process() is not None else NodeManager.get_proxy().num_nodes()
         here = max(0, current().node_rank)
@@ -166,7 +175,7 @@ class Weights:
         Raises:
             WeightsNotFoundError: There are no weights of this name.
         """
-        _check_name(name)
+        check_name(name)
         try:
             found, routes = connect(PREFIX + name, None if timeout is None else Deadline(timeout))
         except (ChannelNotFoundError, ChannelClosed) as error:
@@ -185,8 +194,37 @@ class Weights:
 
     @property
     def newest(self) -> Version | None:
-        """The newest version; None before the first."""
-        return self._opened().newest()
+        """The newest version that was published, as far as this node knows; None before the first.
+
+        It never goes back. On another node than the publisher's it may be on its way still; `latest`
+        waits for it. If this node does not follow that one yet, this takes until it answers, at most
+        2 s.
+        """
+        store = self._opened()
+        if store.follows and not store.control.packed and self.node_rank is None:
+            return None  # no node has published one, so there is nothing to hear of
+        return store.newest()
+
+    @overload
+    def publish(
+        self, state: Any, version: int | None = None, timeout: float | None = None, *,
+        dtype: Any = None, delta: bool | str | Version = False, checksum: bool = True,
+        part: tuple[int, int] | None = None, async_op: Literal[False] = False,
+    ) -> Version: ...  # fmt: skip
+
+    @overload
+    def publish(
+        self, state: Any, version: int | None = None, timeout: float | None = None, *,
+        dtype: Any = None, delta: bool | str | Version = False, checksum: bool = True,
+        part: tuple[int, int] | None = None, async_op: Literal[True],
+    ) -> AsyncWork: ...  # fmt: skip
+
+    @overload
+    def publish(
+        self, state: Any, version: int | None = None, timeout: float | None = None, *,
+        dtype: Any = None, delta: bool | str | Version = False, checksum: bool = True,
+        part: tuple[int, int] | None = None, async_op: bool,
+    ) -> Version | AsyncWork: ...  # fmt: skip
 
     def publish(
         self,
@@ -199,7 +237,7 @@ class Weights:
         checksum: bool = True,
         part: tuple[int, int] | None = None,
         async_op: bool = False,
-    ) -> Any:
+    ) -> Version | AsyncWork:
         """Publish a state as the newest version.
 
         Args:
@@ -218,7 +256,7 @@ class Weights:
                 compared as for True. A `Version` is as True, and an error if it is not the newest.
             checksum: Whether to make hashes while copying, for `Snapshot.verify` and deltas.
             part: The rank of this process and the number of processes, if several publish one version
-                together; `version` has to be given then. The version is there when all parts are,
+                together, on any nodes; `version` has to be given then. The version is there when all parts are,
                 and the call waits for that. Each name belongs to one part, except that all processes
                 of a `DTensor`'s mesh publish it, and readers get the whole tensor.
             async_op: Return a work at once, and publish in another thread, in the order of the
@@ -232,6 +270,8 @@ class Weights:
             ShoalValueError: A part of the state cannot be published, or the number is too small.
             WeightsClosed: The weights were closed, or their job has ended.
             WeightsMemoryError: There is no room for the version; nothing was written.
+            WeightsError: This is another node than that of the versions, and no part is given.
+            PeerLostError: The node to which a part is sent was lost.
             ShoalTimeoutError: Another process published until the deadline, or another part did not
                 come; the text names it.
         """
@@ -239,12 +279,11 @@ class Weights:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(state, torch.nn.Module):
             state = state.state_dict()
-        delta = _checked_delta(delta)
-        which = _checked_part(part, version, delta)
-        layout = StateLayout(state, _checked_dtype(dtype), is_part=which is not None)
-        if store.follows:
-            self._claim(store)
-        future: Future = concurrent.futures.Future()
+        delta = checked_delta(delta)
+        which = checked_part(part, version, delta)
+        layout = StateLayout(state, checked_dtype(dtype), is_part=which is not None)
+        home = self._claim(store, is_part=which is not None) if store.follows else None
+        future: concurrent.futures.Future[Version] = concurrent.futures.Future()
         if not self._origin.is_here:  # the threads of the parent do not exist in a forked child
             self._origin, self._lock, self._pending = Origin(), threading.Lock(), []
         with self._lock:
@@ -263,6 +302,8 @@ class Weights:
                     raise ShoalTimeoutError(
                         f"{wait.describe()}: no end of them within {deadline.timeout:g} s"
                     )
+            if which is not None and home is not None:
+                return send_part(store, home, layout, which, deadline, checksum=checksum)
             if which is not None:
                 return publish_part(store, layout, which, deadline, checksum=checksum)
             return store.publish(layout, version, deadline, delta=delta, checksum=checksum)
@@ -276,13 +317,31 @@ class Weights:
         run_in_thread(work)
         return AsyncWork(future, f"publish of {store.name}")
 
+    @overload
+    def latest(
+        self, newer_than: Version | tuple[int, int] | None = None, timeout: float | None = None, *,
+        async_op: Literal[False] = False,
+    ) -> Snapshot: ...  # fmt: skip
+
+    @overload
+    def latest(
+        self, newer_than: Version | tuple[int, int] | None = None, timeout: float | None = None, *,
+        async_op: Literal[True],
+    ) -> AsyncChannelWork: ...  # fmt: skip
+
+    @overload
+    def latest(
+        self, newer_than: Version | tuple[int, int] | None = None, timeout: float | None = None, *,
+        async_op: bool,
+    ) -> Snapshot | AsyncChannelWork: ...  # fmt: skip
+
     def latest(
         self,
-        newer_than: "Version | tuple[int, int] | None" = None,
+        newer_than: Version | tuple[int, int] | None = None,
         timeout: float | None = None,
         *,
         async_op: bool = False,
-    ) -> Any:
+    ) -> Snapshot | AsyncChannelWork:
         """Return the newest version; wait for one if there is none, or none that is new enough.
 
         Args:
@@ -299,17 +358,35 @@ class Weights:
         """
         if newer_than is None:
             return self._newest(1, "a version", timeout, async_op=async_op)
-        after = _version(newer_than, "newer_than")
+        after = checked_version(newer_than, "newer_than")
         wanted = f"a version after {after}"
         return self._newest(after.packed() + 1, wanted, timeout, async_op=async_op)
 
+    @overload
+    def wait_for(
+        self, version: Version | tuple[int, int], timeout: float | None = None, *,
+        async_op: Literal[False] = False,
+    ) -> Snapshot: ...  # fmt: skip
+
+    @overload
+    def wait_for(
+        self, version: Version | tuple[int, int], timeout: float | None = None, *,
+        async_op: Literal[True],
+    ) -> AsyncChannelWork: ...  # fmt: skip
+
+    @overload
+    def wait_for(
+        self, version: Version | tuple[int, int], timeout: float | None = None, *,
+        async_op: bool,
+    ) -> Snapshot | AsyncChannelWork: ...  # fmt: skip
+
     def wait_for(
         self,
-        version: "Version | tuple[int, int]",
+        version: Version | tuple[int, int],
         timeout: float | None = None,
         *,
         async_op: bool = False,
-    ) -> Any:
+    ) -> Snapshot | AsyncChannelWork:
         """Wait until a version or a later one is there, and return the newest.
 
         A worker that was started in place of another calls this before it serves, for example.
@@ -326,15 +403,15 @@ class Weights:
             ShoalTimeoutError: There was no such version in time.
             WeightsClosed: The weights were closed, or their job has ended.
         """
-        least = _version(version, "version")
+        least = checked_version(version, "version")
         wanted = f"version {least} or a later one"
         return self._newest(least.packed(), wanted, timeout, async_op=async_op)
 
     def subscribe(
         self,
-        newer_than: "Version | tuple[int, int] | None" = None,
+        newer_than: Version | tuple[int, int] | None = None,
         timeout: float | None = None,
-    ) -> "Subscription":
+    ) -> Subscription:
         """Return an iterator over the newest versions, for `for` and `async for`.
 
         Each step waits for a version after the one before; versions that are over by then are
@@ -344,9 +421,11 @@ class Weights:
             newer_than: Begin with a version after this one; None for any.
             timeout: Maximum seconds of each step, as of `latest`.
         """
-        return Subscription(self, newer_than, timeout)
+        return Subscription(self.latest, newer_than, timeout)
 
-    def _newest(self, least: int, wanted: str, timeout: float | None, *, async_op: bool) -> Any:
+    def _newest(
+        self, least: int, wanted: str, timeout: float | None, *, async_op: bool
+    ) -> Snapshot | AsyncChannelWork:
         store, deadline = self._opened(), Deadline(timeout)
         if not async_op:
             return store.latest(least, wanted, deadline)
@@ -377,8 +456,7 @@ class Weights:
             ShoalTimeoutError: There is no version.
         """
         timeout = _TRANSFER_S if self._opened().follows else 0
-        snapshot: Snapshot = self.latest(timeout=timeout)
-        return snapshot.diff(target)
+        return self.latest(timeout=timeout).diff(target)
 
     def stats(self) -> WeightsStats:
         """Return which versions are in memory, and which process holds which since when."""
@@ -410,19 +488,25 @@ class Weights:
         with contextlib.suppress(ChannelError):  # its actor has ended already
             self._routes.end(now=True)
 
-    def _claim(self, store: Store) -> None:
+    def _claim(self, store: Store, *, is_part: bool) -> tuple[int, RemoteQueues] | None:
         """Make this node the one on which versions are published, if there is none yet.
 
+        Returns:
+            If it is another one, that node and the queues of its actor; else None.
+
         Raises:
-            WeightsError: It is another one.
+            WeightsError: It is another one, and a whole version is to be published.
         """
         home = home_of(self._settings, claimed_by=self._index)
+        if home is not None and home != self._index and is_part:
+            return home, list(self._routes.actors())[home]
         if home != self._index:
             raise WeightsError(
                 f"{describe_self()}: publish: the weights {self.name!r} are published on node {home}; to "
                 f"publish here, create them with node_rank={max(0, current().node_rank)}"
             )
         store.control.make_home()
+        return None
 
     def _opened(self) -> Store:
         if self._store is None:
@@ -479,105 +563,8 @@ class Weights:
         return f"{type(self).__name__}({self.name!r})"
 
 
-class Subscription:
-    """An iterator over the newest versions of weights; see `Weights.subscribe`.
-
-    Attributes:
-        version: The version of the last step; the first step begins after it.
-    """
-
-    def __init__(self, weights: Weights, newer_than: Any, timeout: float | None) -> None:
-        self.version: Version | None = None
-        if newer_than is not None:
-            self.version = _version(newer_than, "newer_than")
-        self._weights = weights
-        self._timeout = timeout
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Snapshot:
-        try:
-            snapshot: Snapshot = self._weights.latest(self.version, self._timeout)
-        except WeightsClosed:
-            raise StopIteration from None
-        self.version = snapshot.version
-        return snapshot
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Snapshot:
-        try:
-            work = self._weights.latest(self.version, self._timeout, async_op=True)
-            snapshot: Snapshot = await work
-        except WeightsClosed:
-            raise StopAsyncIteration from None
-        self.version = snapshot.version
-        return snapshot
-
-
 def _restore(cls: type[Weights], settings: WeightsSettings, namespace: str) -> Weights:
     return cls(settings, routes_of(settings, namespace))
-
-
-def _check_name(name: Any) -> None:
-    if type(name) is not str or not name or ":" in name:
-        raise ShoalValueError(
-            f"weights name {name!r}: expected a text that is not empty and has no ':'"
-        )
-
-
-def _version(given: Any, argument: str) -> Version:
-    try:
-        version = Version(*given)
-    except TypeError:
-        version = Version(-1, -1)
-    if not all(type(part) is int and part >= 0 for part in version):
-        raise ShoalValueError(
-            f"{argument}={given!r}: expected a version, such as snapshot.version, or None"
-        )
-    return version
-
-
-def _checked_delta(delta: Any) -> bool | str | Version:
-    if isinstance(delta, tuple):
-        return _version(delta, "delta")
-    if delta is True or delta is False or delta == "counters":
-        return bool(delta) if isinstance(delta, bool) else "counters"
-    raise ShoalValueError(
-        f"publish: delta={delta!r}: expected True, False, 'counters', or the version to build on"
-    )
-
-
-def _checked_part(part: Any, version: Any, delta: Any) -> VersionPart | None:
-    if part is None:
-        return None
-    if (
-        not isinstance(part, tuple)
-        or [type(number) for number in part] != [int, int]
-        or not 0 <= part[0] < part[1]
-    ):
-        raise ShoalValueError(f"publish: part={part!r}: expected (rank, number of parts)")
-    if type(version) is not int or not 0 <= version <= MOST_IN_EPOCH:
-        raise ShoalValueError(
-            f"publish: part={part!r}, version={version!r}: expected the number of the version, which "
-            "all parts have to give"
-        )
-    if delta is not False:
-        raise ShoalValueError("publish: delta= and part= cannot be used together")
-    return VersionPart(version, *part)
-
-
-def _checked_dtype(dtype: Any) -> Any:
-    torch = sys.modules.get("torch")
-    if dtype is None or (
-        torch is not None and isinstance(dtype, torch.dtype) and dtype.is_floating_point
-    ):
-        return dtype
-    raise ShoalValueError(
-        f"publish: dtype={dtype!r}: expected a floating-point dtype of torch, or None"
-    )
 
 
 def _checked(settings: Any, name: str) -> WeightsSettings:

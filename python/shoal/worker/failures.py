@@ -20,10 +20,11 @@ from shoal.bootstrap.failure import Failure
 from shoal.cluster import Cluster
 from shoal.cluster.stop import stop_process
 from shoal.context import current
-from shoal.deadline import Deadline, annotate_waits
+from shoal.deadline import Deadline
 from shoal.errors import CallDecodeError, ClusterError, PeerLostError
 from shoal.fork import ChildStage, in_child
 from shoal.manager.base import connection
+from shoal.remarks import annotate_waits
 
 __all__ = ["GroupCall", "forget_failures"]
 
@@ -338,7 +339,7 @@ def _was_shown(failure: Failure) -> bool:
     return known
 
 
-def _describe_not_waited_for() -> str:
+def _describe_not_waited_for(_: Any) -> str:
     job = _job()
     with _lock:
         lines = [kept.line for kept in _not_waited_for.values() if kept.job == job]

@@ -6,6 +6,7 @@ import itertools
 import logging
 import math
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self
@@ -157,7 +158,7 @@ class DeviceLock:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         what = f"the lock of {show_devices(self._devices('lock'))}"
         work = AsyncWork(future, what, partial(self._give_back, manager, number))
-        work.operation = "lock"
+        work.operation, work.deadline = "lock", deadline
         start(
             self._take(manager, number, deadline, work, logs),
             lambda _: self._count(number),
@@ -172,7 +173,12 @@ class DeviceLock:
         """Ask for the devices; while that waits, keep the work's description up to date."""
         what = work.what
         # The page shows the wait for the work.
-        wait = LongWait(lambda: f"{describe_self()}: waits for {work.what}", deadline, operation="")
+        wait = LongWait(
+            lambda: f"{describe_self()}: waits for {work.what}",
+            deadline,
+            operation="",
+            peers=lambda: work.peers,
+        )
         asked = (self._address, self._devices("lock"))
         granted = asyncio.wrap_future(
             manager.begin_call("acquire_devices", *asked, number=number, timeout=deadline.timeout)
@@ -184,7 +190,7 @@ class DeviceLock:
                 ended, _ = await asyncio.wait({granted}, timeout=pause)
                 if ended or deadline.expired:
                     break
-                reason = await self._explain(manager, number)
+                reason, work.peers = await self._explain(manager, number)
                 work.what = f"{what}: {reason}" if reason else what
                 if logs:
                     wait.tick()
@@ -198,12 +204,14 @@ class DeviceLock:
                 self._cancel(manager, number)
             raise
 
-    async def _explain(self, manager: Any, number: int) -> str:
+    async def _explain(self, manager: Any, number: int) -> tuple[str, Sequence[str]]:
         asked = asyncio.wrap_future(manager.begin_call("explain_wait", self._address, number))
         with suppress(ShoalError, RayError):  # the line then names no holder
-            reason: str = await _answer(asked, Deadline(_ASK_S), "asking for the holder")
+            reason: tuple[str, Sequence[str]] = await _answer(
+                asked, Deadline(_ASK_S), "asking for the holder"
+            )
             return reason
-        return ""
+        return "", ()
 
     def _count(self, number: int) -> None:
         """Note a take that was granted."""

@@ -8,13 +8,15 @@ is done with the copy.
 
 This core is slower than the Rust core by two orders of magnitude and otherwise behaves the same,
 with one exception: a process that is stopped within a transaction, which takes microseconds, or the
-time to write a large message, makes the others wait until it continues, at most 30 s.
+time to write a large message, holds the tables. Then puts and gets of the others wait until it
+continues or their time is over, their errors and log lines name it, and other calls fail after 30 s.
 """
 
 from shoal._pure.shm.channel_base import ChannelBase
 from shoal._pure.shm.lease import ShmMessage
 from shoal._pure.shm.messages import ShmParcel
 from shoal._pure.shm.queue import ShmQueue
+from shoal._pure.shm.queue_list import shm_queues
 from shoal._pure.shm.reservation import ShmReservation
 from shoal._pure.shm.session import ShmSession, shm_gc
 
@@ -26,4 +28,5 @@ __all__ = [
     "ShmReservation",
     "ShmSession",
     "shm_gc",
+    "shm_queues",
 ]

@@ -9,9 +9,10 @@ __all__ = ["ChannelBase"]
 class ChannelBase:
     """Puts and gets of a `Channel`; see `_rust.pyi`."""
 
-    __slots__ = ("_direct_queues",)
+    __slots__ = ("_direct_gets", "_direct_puts")
     __module__ = "shoal._backend"
-    _direct_queues: dict[Any, Any]
+    _direct_puts: dict[Any, Any]
+    _direct_gets: dict[Any, Any]
 
     if TYPE_CHECKING:  # the subclass has these
         _put_slowly: Any
@@ -23,7 +24,7 @@ class ChannelBase:
         """Create a handle with no queues; the subclass adds and removes them at any time."""
         del args, kwargs
         self = object.__new__(cls)
-        self._direct_queues = {}
+        self._direct_puts, self._direct_gets = {}, {}
         return self
 
     def put(

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+from shoal._pure.shm.tables import PATIENCE_S, SHORT_S
 from shoal.errors import ShoalError, ShoalTypeError, ShoalValueError
 
 __all__ = ["LARGEST", "Call", "Refusal", "Waiting", "flag", "text_or_none", "weights_for", "whole"]
@@ -87,6 +88,14 @@ class Call:
         return max(0.0, self._end - time.monotonic())
 
     @property
+    def patience(self) -> float:
+        """Seconds for which one attempt waits for tables that another process holds.
+
+        Most hold them for microseconds, and at most as long as it takes to write a large message.
+        """
+        return SHORT_S if self.seconds else PATIENCE_S
+
+    @property
     def over(self) -> bool:
         """Whether the time is over."""
         return time.monotonic() >= self._end
@@ -96,8 +105,9 @@ class Refusal(NamedTuple):
     """Why a queue refuses a put or a get now, for messages and for the errors' attribute.
 
     Attributes:
-        kind: `messages`, `backlog`, `bytes`, `memory`, `empty` or `weight`.
-        held: The messages or bytes that the queue or the session holds.
+        kind: `messages`, `backlog`, `bytes`, `memory`, `empty` or `weight`; or `held`, which only
+            this core knows: another process holds the tables.
+        held: The messages or bytes that the queue or the session holds; or that process, if known.
         bound: Its bound, or the weight that a batch needs.
         length: Number of bytes of the message.
     """
@@ -119,9 +129,13 @@ class Refusal(NamedTuple):
         if kind == "memory":
             used = f"({held} of {bound} bytes)"
             return f"the session's memory is used up {used}, and this message has {length}"
+        if kind == "held":
+            who = f"process {held}" if held else "another process"
+            return f"{who} holds the session's tables"
         return f"it holds {held} messages"
 
     def of(self, error: E) -> E:
         """Add this refusal to an error, which is returned."""
-        error.__dict__["refusal"] = tuple(self)
+        if self.kind != "held":
+            error.__dict__["refusal"] = tuple(self)
         return error

@@ -18,24 +18,46 @@ from shoal._pure.shm.tables import (
     LEASED,
     LOANED,
     QUEUED,
+    SHORT_S,
+    HeldError,
     access,
     connect,
-    explained,
     gone,
-    is_busy,
+    use,
 )
 from shoal.errors import ChannelClosed, ChannelError, ChannelNotFoundError, ShoalError
 from shoal.fork import ChildStage, in_child
+from shoal.remarks import annotate_waits
 
-__all__ = ["Member", "member_of", "own_folders", "remove_files", "requeue", "stay_silent"]
+__all__ = [
+    "Member", "facts_of", "member_of", "own_folders", "remove_files", "requeue", "stay_silent",
+]  # fmt: skip
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 _LONGEST_S: Final = 30.0
 """Maximum seconds to wait for the tables; others hold them only while they write a message."""
-_PAUSE_S: Final = 0.0005
 _SWEEP_EVERY_S: Final = 0.5
+_HELD_LATELY_S: Final = 5.0
+"""Seconds for which log lines of waits say that the tables were held; waits try more often."""
+
+
+def facts_of(folder: Path, db: sqlite3.Connection) -> tuple[int, int, str, str | None]:
+    """Return `max_bytes`, `backlog`, `policy` and `spill` of a session.
+
+    Raises:
+        ChannelError: Another version of shoal made the tables.
+    """
+    query = "SELECT format, max_bytes, backlog, policy, spill FROM session"
+    version, *facts = db.execute(query).fetchone()
+    if version != FORMAT:
+        raise ChannelError(
+            f"the session at {folder} has tables of version {version}, this process knows "
+            f"{FORMAT}: run the same version of shoal everywhere"
+        )
+    max_bytes, backlog, policy, spill = facts
+    return max_bytes, backlog, policy, spill
 
 
 class Member:
@@ -52,32 +74,31 @@ class Member:
         backlog: Maximum number of messages of a queue without a bound.
         policy: How a put behaves when there is no memory.
         spill: The folder for messages that do not fit, or None.
+        held: When this process last gave up waiting for the tables, and what was said then.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.me = self.handles = 0
         self.keeps = False
+        self.held = (-_HELD_LATELY_S, "")
         self._db: sqlite3.Connection | None = None
         self._bell = -1
         self._due: set[int] = set()  # the participants whose bells to ring
         self._serial = 0
         self._swept = time.monotonic()
         _all.add(self)
-        found = self._run(
-            lambda db: db.execute(
-                "SELECT format, max_bytes, backlog, policy, spill FROM session"
-            ).fetchone()
-        )
-        if found["format"] != FORMAT:
-            raise ChannelError(
-                f"the session at {folder} has tables of version {found['format']}, this process "
-                f"knows {FORMAT}: run the same version of shoal everywhere"
-            )
-        self.max_bytes, self.backlog, self.policy, self.spill = found[1:]
+        facts = self._run(lambda db: facts_of(folder, db), _LONGEST_S)
+        self.max_bytes, self.backlog, self.policy, self.spill = facts
         self._folders = [folder, *([Path(self.spill)] if self.spill else [])]
 
-    def write(self, op: str, work: Work[T], undone: Callable[[], None] | None = None) -> T:
+    def write(
+        self,
+        op: str,
+        work: Work[T],
+        undone: Callable[[], None] | None = None,
+        patience: float = _LONGEST_S,
+    ) -> T:
         """Run work as one transaction: all of it or nothing; then ring the bells that are due.
 
         After an exception the work may be committed nevertheless, if a signal came at the very end;
@@ -85,7 +106,8 @@ class Member:
 
         Raises:
             ChannelClosed: This process has closed the session.
-            ChannelError: The tables are gone, held by a stopped process or damaged.
+            HeldError: Another process held the tables for `patience` seconds.
+            ChannelError: The tables are gone or damaged, or there is no room.
         """
 
         def working(db: sqlite3.Connection) -> T:
@@ -94,14 +116,19 @@ class Member:
             return work(db)
 
         def change() -> T:
-            self.join(op)
-            return self._change(working, undone)
+            self.join(op, patience)
+            return self._change(working, undone, patience)
 
         return self._used(op, change)
 
-    def read(self, op: str, work: Work[T]) -> T:
+    def write_soon(self, op: str, work: Work[Any]) -> None:
+        """Run a transaction for a wait, which tries again; or not, while the tables are held."""
+        with contextlib.suppress(HeldError):
+            self.write(op, work, patience=SHORT_S)
+
+    def read(self, op: str, work: Work[T], patience: float = _LONGEST_S) -> T:
         """Run one query; raises the same errors as `write`."""
-        return self._used(op, lambda: self._run(work))
+        return self._used(op, lambda: self._run(work, patience))
 
     def later(self, work: Work[T], then: Callable[[T], object] = bool) -> None:
         """Run a transaction that releases something, now or soon; finalizers can call this.
@@ -109,7 +136,7 @@ class Member:
         Afterwards `then` is called with its result.
         """
         # After this process has left, which releases everything, there is nothing to do.
-        access.later(lambda: self.me and then(self._change(work)))
+        access.later(lambda patience: self.me and then(self._change(work, None, patience)))
 
     def forget(self, message: int) -> None:
         """Delete a message that this process holds, now or soon; finalizers can call this."""
@@ -120,7 +147,7 @@ class Member:
     def arm(self, op: str, queue: int, side: str) -> None:
         """Note that this process waits at a side of a queue."""
         query = "INSERT OR IGNORE INTO armed (participant, queue, side) VALUES (?, ?, ?)"
-        self.write(op, lambda db: db.execute(query, (self.me, queue, side)))
+        self.write_soon(op, lambda db: db.execute(query, (self.me, queue, side)))
 
     def bell(self, op: str) -> int:
         """Return the descriptor of this process's doorbell, into which others write."""
@@ -132,27 +159,31 @@ class Member:
         self._serial += 1
         return self._folders[-1 if spilled else 0] / f"x{self.me}.{self._serial}"
 
-    def sweep(self) -> dict[str, int]:
+    def sweep(self, patience: float = _LONGEST_S) -> dict[str, int]:
         """Clean up after dead participants; return what `ShmSession.sweep` returns."""
         self._swept = time.monotonic()
-        swept: dict[str, int] = self._tidied(lambda work: self.write("sweep", work), self._sweep)
+        swept: dict[str, int] = self._tidied(
+            lambda work: self.write("sweep", work, None, patience), self._sweep
+        )
         return swept
 
     def sweep_when_due(self) -> None:
         """Clean up after dead participants if this process has not done so for a while."""
         if time.monotonic() - self._swept >= _SWEEP_EVERY_S:
             self._swept = time.monotonic()
-            if any(is_dead(self.folder, number) for number in self.read("sweep", participants)):
-                self.sweep()
+            with contextlib.suppress(HeldError):
+                found = self.read("sweep", participants, SHORT_S)
+                if any(is_dead(self.folder, number) for number in found):
+                    self.sweep(SHORT_S)
 
-    def join(self, op: str) -> None:
+    def join(self, op: str, patience: float = _LONGEST_S) -> None:
         """Become a participant, if this process is not one yet."""
         with access.lock:
             self.check_open(op)
             if self.me:
                 return
             try:
-                self.me = self._change(self._enter)
+                self.me = self._change(self._enter, None, patience)
             except BaseException as error:
                 self.forget_parent()
                 if isinstance(error, FileNotFoundError):
@@ -166,12 +197,16 @@ class Member:
         """
         access.later(self._let_go)
 
-    def leave(self) -> None:
+    def leave(self, patience: float) -> None:
         """Leave the session and release everything; the last participant removes the session."""
         goes = False
         if self.me:
-            with contextlib.suppress(ShoalError):  # the session was removed, with everything in it
-                goes = self._tidied(self._change, self._leave)
+            try:
+                goes = self._tidied(lambda work: self._change(work, None, patience), self._leave)
+            except HeldError:
+                raise
+            except ShoalError:
+                pass  # the session was removed, with everything in it
             bell_of(self.folder, self.me).unlink(missing_ok=True)
         self.disconnect()
         self.forget_parent()
@@ -212,23 +247,19 @@ class Member:
             self.check_open(op)
             raise
 
-    def _run(self, work: Work[T]) -> T:
-        """Do work with the tables as soon as no other process holds them."""
-        end = time.monotonic() + _LONGEST_S
-        while True:
-            try:
-                return access.use(lambda: work(self._connected()))
-            except sqlite3.Error as error:
-                if not is_busy(error) or time.monotonic() >= end:
-                    raise explained(error, self.folder / TABLES) from error
-            time.sleep(_PAUSE_S)
+    def _run(self, work: Work[T], patience: float) -> T:
+        try:
+            return use(self.folder / TABLES, lambda: work(self._connected()), patience)
+        except HeldError as error:
+            self.held = time.monotonic(), str(error)
+            raise
 
     def _connected(self) -> sqlite3.Connection:
         if self._db is None:
             self._db = connect(self.folder / TABLES)
         return self._db
 
-    def _change(self, work: Work[T], undone: Callable[[], None] | None = None) -> T:
+    def _change(self, work: Work[T], undone: Callable[[], None] | None, patience: float) -> T:
         def change(db: sqlite3.Connection) -> T:
             if db.in_transaction:  # a signal came before the rollback of an earlier call
                 db.execute("ROLLBACK")
@@ -249,7 +280,7 @@ class Member:
             return result
 
         try:
-            return self._run(change)
+            return self._run(change, patience)
         finally:
             self._ring()
 
@@ -293,7 +324,7 @@ class Member:
         fcntl.flock(self._bell, fcntl.LOCK_EX)  # before others can see the row
         return int(added["id"])
 
-    def _let_go(self) -> None:
+    def _let_go(self, _: float) -> None:
         self.handles -= 1
         if self.handles == 0:
             _members.pop(self.folder, None)
@@ -388,6 +419,13 @@ def _leave_all() -> None:
     for member in list(_members.values()):
         member.handles = 0
         access.later(member.leave)
+    access.catch_up()
+
+
+def _held(_: object) -> str:
+    """Return the remark on a long wait that another process holds the tables of a session."""
+    since = time.monotonic() - _HELD_LATELY_S
+    return "; ".join(text for when, text in (member.held for member in list(_all)) if when > since)
 
 
 def _before_fork() -> None:
@@ -407,6 +445,7 @@ def _in_child() -> None:
         member.forget_parent()
 
 
+annotate_waits(_held)
 atexit.register(_leave_all)
 os.register_at_fork(before=_before_fork, after_in_parent=_in_parent)
 in_child(ChildStage.RENEW, _in_child)

@@ -16,7 +16,7 @@ from shoal._pure.shm.checks import Call, Refusal
 from shoal._pure.shm.folders import free_bytes
 from shoal._pure.shm.member import Member
 from shoal._pure.shm.messages import LARGE, Memory, Payload, read_file
-from shoal._pure.shm.tables import LEASED, LOANED, QUEUED, RESERVED
+from shoal._pure.shm.tables import LEASED, LOANED, QUEUED, RESERVED, HeldError
 from shoal.errors import (
     ChannelClosed,
     ChannelDecodeError,
@@ -78,9 +78,16 @@ class QueueRow(NamedTuple):
 
         A longer wait is noted at a side of the queue.
         """
+
+        def tried() -> Refusal | None:
+            try:
+                return attempt()
+            except HeldError as error:
+                return Refusal("held", error.pid)
+
         pause, called = _FIRST_PAUSE_S, time.monotonic()
         while True:
-            refusal = attempt() if call.around is None else call.around(attempt)
+            refusal = tried() if call.around is None else call.around(tried)
             if refusal is None or call.over:
                 return refusal
             self.member.sweep_when_due()
@@ -236,13 +243,14 @@ def put(queue: QueueRow, call: Call, made: Message | Callable[[], Message]) -> N
 
     def attempt() -> Refusal | None:
         if not isinstance(made, Message) and not messages:
-            refusal = queue.member.read(call.op, lambda db: queue.room(db, call))
+            room = functools.partial(queue.room, call=call)
+            refusal = queue.member.read(call.op, room, call.patience)
             if refusal is not None:
                 return refusal
             messages.append(made())
             queue.check_fits(call, messages[0].payload.size)
         insert = functools.partial(_insert, queue, call, messages[0], files)
-        return queue.member.write(call.op, insert, undone)
+        return queue.member.write(call.op, insert, undone, call.patience)
 
     _wait(queue, call, attempt)
 
@@ -263,7 +271,7 @@ def reserve(queue: QueueRow, call: Call, size: int) -> int:
         return None
 
     try:
-        _wait(queue, call, lambda: member.write(call.op, take, made.clear))
+        _wait(queue, call, lambda: member.write(call.op, take, made.clear, call.patience))
     except BaseException:
         for number in made:  # a signal came after the memory was reserved
             member.forget(number)
@@ -374,12 +382,12 @@ def take(
 
     def attempt() -> Refusal | None:
         # Read first: unlike a write, this does not disturb other processes.
-        found = member.read(call.op, chosen)
+        found = member.read(call.op, chosen, call.patience)
         if isinstance(found, Refusal):
             return found
         taken = functools.partial(_taken, chosen, state, member, rows)
         # If the write is rolled back, forget the rows: another process may have taken them by now.
-        return member.write(call.op, taken, rows.clear)
+        return member.write(call.op, taken, rows.clear, call.patience)
 
     results, failed = [], None
     try:
@@ -401,7 +409,7 @@ def take(
         for loan in loans:
             loan.detach()
         if rows:
-            member.write(call.op, functools.partial(_put_back, rows))
+            member.later(functools.partial(_put_back, rows))
         raise
     # Signals arrive at calls; there is no call between here and the caller of the queue.
     return results, refusal or _EMPTY, failed

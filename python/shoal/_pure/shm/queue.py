@@ -35,15 +35,16 @@ from shoal.errors import (
     ShoalValueError,
 )
 
-__all__ = ["ShmQueue", "checked_queue_key", "nothing_taken"]
+__all__ = ["STATS", "ShmQueue", "checked_queue_key", "nothing_taken"]
 
-_STATS: Final = """
-    SELECT count AS messages, bytes, puts, gets,
+STATS: Final = """
+    count AS messages, bytes, puts, gets,
     (SELECT count(*) FROM armed WHERE queue = q.id AND side = 'put') AS producers_waiting,
     (SELECT count(*) FROM armed WHERE queue = q.id AND side = 'get') AS consumers_waiting,
     coalesce(? - (SELECT written FROM messages WHERE queue = q.id AND state = 0 ORDER BY id LIMIT 1),
-    0.0) AS oldest_s FROM queues AS q WHERE id = ?
+    0.0) AS oldest_s
 """
+"""The columns of a queue's statistics, from a row of the table `queues AS q`."""
 _LONGEST_KEY: Final = 65_535
 _LARGEST_MAXSIZE: Final = 2**20
 
@@ -213,7 +214,8 @@ class ShmQueue:
         """Return how the queue is used."""
         row = self._entered("stats")
         values = (time.monotonic(), row.number)
-        found = row.member.write("stats", lambda db: db.execute(_STATS, values).fetchone())
+        query = f"SELECT {STATS} FROM queues AS q WHERE id = ?"  # noqa: S608  (it is a constant)
+        found = row.member.write("stats", lambda db: db.execute(query, values).fetchone())
         return dict(found)
 
     def qsize(self) -> int:
@@ -232,7 +234,7 @@ class ShmQueue:
     def tell_no_room(self) -> None:
         """Report that a put waits for memory, so that no get waits for more than can come."""
         row = self._entered("tell_no_room")
-        row.member.write("tell_no_room", row.press)
+        row.member.write_soon("tell_no_room", row.press)
 
     def close(self) -> None:
         """Refuse further puts in all processes; messages can still be taken. Idempotent."""
@@ -322,11 +324,13 @@ def checked_queue_key(key: Any) -> bytes:
 
 def nothing_taken(name: str, call: Call, refusal: Refusal) -> ShoalError:
     """Return the error of a get that found nothing in time."""
+    held = f": {refusal.why()}" if refusal.kind == "held" else ""
     if call.op == "get_nowait":
-        return refusal.of(ChannelEmpty(f"{call.op}: {name} is empty"))
+        text = f"no message can be taken from {name}{held}" if held else f"{name} is empty"
+        return refusal.of(ChannelEmpty(f"{call.op}: {text}"))
     late = f"within {call.seconds:g} s"
-    if call.op != "get_batch":
-        return refusal.of(ShoalTimeoutError(f"{call.op}: no message in {name} {late}"))
+    if held or call.op != "get_batch":
+        return refusal.of(ShoalTimeoutError(f"{call.op}: no message in {name} {late}{held}"))
     return refusal.of(
         ShoalTimeoutError(
             f"{call.op}: {name} did not reach weight {refusal.bound} {late}: {refusal.why()}"

@@ -9,9 +9,10 @@ A process that is killed leaves a journal behind; the next process that reads th
 was not committed. Its locks end with it.
 """
 
-import contextlib
+import os
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +27,8 @@ from shoal.errors import (
 )
 
 __all__ = [
-    "FORMAT", "LEASED", "LOANED", "QUEUED", "RESERVED", "SCHEMA",
-    "access", "connect", "explained", "gone", "is_busy",
+    "FORMAT", "LEASED", "LOANED", "PATIENCE_S", "QUEUED", "RESERVED", "SCHEMA",
+    "SHORT_S", "HeldError", "access", "connect", "gone", "use",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -98,6 +99,31 @@ END;
 """
 
 
+PATIENCE_S: Final = 1.0
+"""Seconds that work which cannot wait for long waits for tables that another process holds."""
+SHORT_S: Final = 0.1
+"""The same for work that is tried again."""
+_PAUSE_S: Final = 0.0005
+_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+_WRITE_LOCK: Final = ["120", "120"]
+"""The bytes of the file beside the tables that SQLite locks while a process changes them."""
+
+
+class HeldError(ChannelError):
+    """Another process held the tables for too long.
+
+    Attributes:
+        pid: The process; 0 if it is not known.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.pid = _holder(path)
+        who, which = (f"process {self.pid}", "it") if self.pid else ("another process", "one")
+        super().__init__(
+            f"the session at {path.parent}: {who} holds its tables; is {which} stopped?"
+        )
+
+
 class _Access:
     """The access of this process to the tables of all sessions.
 
@@ -113,7 +139,8 @@ class _Access:
         """Start anew, as in a forked child: no tables are in use."""
         self.lock = threading.RLock()
         self._depth = 0
-        self._deferred: deque[Callable[[], Any]] = deque()
+        self._deferred: deque[Callable[[float], Any]] = deque()
+        self._patience = PATIENCE_S
 
     def use(self, work: Callable[[], T]) -> T:
         """Do work on tables while other threads and forks wait; afterwards do what was deferred."""
@@ -127,26 +154,35 @@ class _Access:
                     self._depth = before
         finally:
             if self._deferred:
-                self._catch_up()
+                self.catch_up()
 
-    def later(self, work: Callable[[], Any]) -> None:
+    def later(self, work: Callable[[float], Any]) -> None:
         """Do work on tables as soon as this process uses none; now, if possible.
 
-        Can be called at any time, as finalizers are: in the middle of another use, too.
+        Can be called at any time, as finalizers are: in the middle of another use, too. The work
+        gets the seconds that it may wait for the tables. If another process holds them longer, it
+        is done after a later use.
         """
         self._deferred.append(work)
-        self._catch_up()
+        self.catch_up()
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
+        """Do what was deferred, unless tables are in use: then it is done after that."""
         with self.lock:
             if self._depth:
                 return
             try:
                 self._depth = 1
                 while self._deferred:
-                    # An error means that the session is gone, with all that this process held.
-                    with contextlib.suppress(ShoalError, OSError):
-                        self._deferred[0]()
+                    try:
+                        self._deferred[0](self._patience)
+                    except HeldError:
+                        self._patience = 0.0  # other threads wait for this one
+                        self._deferred.rotate(-1)  # the next one may be of another session
+                        return
+                    except (ShoalError, OSError):
+                        pass  # the session is gone, with all that this process held
+                    self._patience = PATIENCE_S
                     self._deferred.popleft()
             finally:
                 self._depth = 0
@@ -174,17 +210,43 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
     return db
 
 
-def is_busy(error: sqlite3.Error) -> bool:
-    """Whether another process holds the tables."""
-    busy = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
-    return _code(error) in busy
+def use(path: Path, work: Callable[[], T], patience: float) -> T:
+    """Do work with the tables in a file, as soon as no other process holds them.
+
+    Raises:
+        HeldError: Another process held them for `patience` seconds.
+        ChannelError: The tables are gone or damaged, or there is no room.
+    """
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return access.use(work)
+        except sqlite3.Error as error:
+            if _code(error) not in _BUSY:
+                raise _explained(error, path) from error
+        if time.monotonic() >= end:
+            raise HeldError(path)
+        time.sleep(_PAUSE_S)
 
 
-def explained(error: sqlite3.Error, path: Path) -> ChannelError:
-    """Return the error to raise for one of SQLite."""
+def _holder(path: Path) -> int:
+    """Return the pid of the process that is changing the tables; 0 if it is not known."""
+    # Not asked of the lock itself: closing the file would release the locks of this process.
+    try:
+        facts = Path(f"{path}-shm").stat()
+        device = f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}"
+        file = f"{device}:{facts.st_ino}"
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            _, kind, _, mode, pid, *where = line.split()
+            if (kind, mode, where) == ("POSIX", "WRITE", [file, *_WRITE_LOCK]):
+                return max(0, int(pid))
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+def _explained(error: sqlite3.Error, path: Path) -> ChannelError:
     where = f"the session at {path.parent}"
-    if is_busy(error):
-        return ChannelError(f"{where}: another process holds its tables; is one stopped?")
     if _code(error) == sqlite3.SQLITE_CANTOPEN or not path.exists():
         return gone(path.parent)
     if _code(error) == sqlite3.SQLITE_FULL:

@@ -25,8 +25,10 @@ const TURN: Duration = Duration::from_millis(100);
 /// Puts and gets of a `Channel`; `shoal.channel.Channel` derives from it.
 #[pyclass(frozen, subclass, name = "ChannelBase", module = "shoal._backend")]
 pub(crate) struct PyChannelBase {
-    /// The queues that calls may use directly, by key. The subclass adds and removes them.
-    queues: Py<PyDict>,
+    /// The queues that puts may use directly, by key. The subclass adds and removes them.
+    puts: Py<PyDict>,
+    /// The same for gets.
+    gets: Py<PyDict>,
 }
 
 /// The key of calls without one: `shoal.channel.DEFAULT_KEY`.
@@ -88,26 +90,26 @@ fn turn_within(timeout: &Bound<'_, PyAny>) -> Option<Duration> {
     Some(Duration::try_from_secs_f64(seconds).map_or(TURN, |limit| limit.min(TURN)))
 }
 
-impl PyChannelBase {
-    /// The queue of a key; None if the fast path has none.
-    #[inline]
-    fn queue<'py>(
-        &self,
-        py: Python<'py>,
-        key: &Arg<'py>,
-    ) -> PyResult<Option<Bound<'py, PyShmQueue>>> {
-        let key = match key {
-            Arg::Default => default_key(py),
-            Arg::Given(key) => key,
-        };
-        match self.queues.bind(py).get_item(key) {
-            Ok(Some(queue)) => Ok(queue.cast_into::<PyShmQueue>().ok()),
-            Ok(None) => Ok(None),
-            // The key is not hashable; the slow path raises the error.
-            Err(error) => ordinary(py, error).map(|_| None),
-        }
+/// The queue of a key among some; None if the fast path has none.
+#[inline]
+fn queue<'py>(
+    queues: &Py<PyDict>,
+    py: Python<'py>,
+    key: &Arg<'py>,
+) -> PyResult<Option<Bound<'py, PyShmQueue>>> {
+    let key = match key {
+        Arg::Default => default_key(py),
+        Arg::Given(key) => key,
+    };
+    match queues.bind(py).get_item(key) {
+        Ok(Some(queue)) => Ok(queue.cast_into::<PyShmQueue>().ok()),
+        Ok(None) => Ok(None),
+        // The key is not hashable; the slow path raises the error.
+        Err(error) => ordinary(py, error).map(|_| None),
     }
+}
 
+impl PyChannelBase {
     /// Tries to put an object, and returns whether it did. If not, the slow path meets the same
     /// problem again and reports it.
     #[inline]
@@ -118,7 +120,7 @@ impl PyChannelBase {
         key: &Arg<'py>,
     ) -> PyResult<bool> {
         let py = item.py();
-        let Some(queue) = self.queue(py, key)? else {
+        let Some(queue) = queue(&self.puts, py, key)? else {
             return Ok(false);
         };
         match queue.get().put_object(item, weight, &mut Put::now()) {
@@ -159,14 +161,23 @@ impl PyChannelBase {
     #[pyo3(signature = (*args, **kwargs))]
     fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> Self {
         let _ = (args, kwargs);
-        let queues = PyDict::new(py).unbind();
-        Self { queues }
+        let dict = || PyDict::new(py).unbind();
+        Self {
+            puts: dict(),
+            gets: dict(),
+        }
     }
 
-    /// Queues that calls may use directly, by key.
+    /// Queues that puts may use directly, by key.
     #[getter]
-    fn _direct_queues(&self, py: Python<'_>) -> Py<PyDict> {
-        self.queues.clone_ref(py)
+    fn _direct_puts(&self, py: Python<'_>) -> Py<PyDict> {
+        self.puts.clone_ref(py)
+    }
+
+    /// Queues that gets may use directly, by key.
+    #[getter]
+    fn _direct_gets(&self, py: Python<'_>) -> Py<PyDict> {
+        self.gets.clone_ref(py)
     }
 
     /// Put an item, waiting for room.
@@ -293,7 +304,7 @@ impl PyChannelBase {
         let mut waited = 0.0;
         if usual
             && let Some(turn) = turn(timeout)
-            && let Some(queue) = slf.get().queue(py, &key)?
+            && let Some(queue) = queue(&slf.get().gets, py, &key)?
         {
             let mut get = Get {
                 operation: "get",
@@ -333,7 +344,7 @@ impl PyChannelBase {
         let py = slf.py();
         if queue_name.is_none()
             && is_false(&lease)
-            && let Some(queue) = slf.get().queue(py, &key)?
+            && let Some(queue) = queue(&slf.get().gets, py, &key)?
         {
             let mut get = Get {
                 operation: "get_nowait",
@@ -348,8 +359,9 @@ impl PyChannelBase {
         slf.call_method1(intern!(py, "_get_nowait_slowly"), (key, queue_name, lease))
     }
 
-    // It needs no `__clear__`: the collector clears the dict.
+    // It needs no `__clear__`: the collector clears the dicts.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.queues)
+        visit.call(&self.puts)?;
+        visit.call(&self.gets)
     }
 }

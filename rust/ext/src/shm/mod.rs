@@ -30,6 +30,7 @@ pub(crate) use channel_base::PyChannelBase;
 pub(crate) use lane::{PyLaneCancel, PyLaneClient, PyLaneMessage, PyLaneQueue, PyLaneServer};
 pub(crate) use message::PyShmMessage;
 pub(crate) use parcel::PyShmParcel;
+pub(crate) use peek::shm_queues;
 pub(crate) use process::watch;
 pub(crate) use queue::PyShmQueue;
 pub(crate) use reservation::PyShmReservation;

@@ -1,11 +1,12 @@
-//! `peek` and `stats`: reading a queue without taking messages.
+//! `peek`, `stats` and `shm_queues`: reading queues without taking messages.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyDict};
+use pyo3::types::{PyByteArray, PyBytes, PyDict};
 use shoal_codec::decode_block;
-use shoal_shm::session::Peeked;
+use shoal_shm::session::{Peeked, QueueStats, list_queues};
 
-use super::errors::not_rebuilt;
+use super::arguments::text;
+use super::errors::{not_rebuilt, of_attach};
 use super::parcel::{Own, PyShmParcel};
 use super::queue::PyShmQueue;
 use super::rebuild::is_ordinary;
@@ -50,13 +51,36 @@ impl PyShmQueue {
         let stats = py.detach(|| here.queue.stats());
         let stats = stats.map_err(|error| self.failed(py, "stats", &error))?;
         let dict = PyDict::new(py);
-        dict.set_item("messages", stats.messages)?;
-        dict.set_item("bytes", stats.bytes)?;
-        dict.set_item("puts", stats.puts)?;
-        dict.set_item("gets", stats.gets)?;
-        dict.set_item("producers_waiting", stats.producers_waiting)?;
-        dict.set_item("consumers_waiting", stats.consumers_waiting)?;
-        dict.set_item("oldest_s", stats.oldest_s)?;
+        add(&dict, &stats)?;
         Ok(dict)
     }
+}
+
+fn add(dict: &Bound<'_, PyDict>, stats: &QueueStats) -> PyResult<()> {
+    dict.set_item("messages", stats.messages)?;
+    dict.set_item("bytes", stats.bytes)?;
+    dict.set_item("puts", stats.puts)?;
+    dict.set_item("gets", stats.gets)?;
+    dict.set_item("producers_waiting", stats.producers_waiting)?;
+    dict.set_item("consumers_waiting", stats.consumers_waiting)?;
+    dict.set_item("oldest_s", stats.oldest_s)
+}
+
+/// Return the queues of a session and how they are used, without taking part in it.
+#[pyfunction]
+#[pyo3(signature = (token), text_signature = "(token)")]
+pub(crate) fn shm_queues<'py>(token: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let py = token.py();
+    let token = text(token, "token")?;
+    let found = py.detach(|| list_queues(&token));
+    let found = found.map_err(|error| of_attach(py, &token, &error))?;
+    let each = found.iter().map(|queue| {
+        let dict = PyDict::new(py);
+        dict.set_item("key", PyBytes::new(py, &queue.key))?;
+        dict.set_item("maxsize", queue.maxsize)?;
+        dict.set_item("closed", queue.is_closed)?;
+        add(&dict, &queue.stats)?;
+        Ok(dict)
+    });
+    each.collect()
 }

@@ -18,6 +18,7 @@ mod peek;
 #[cfg(test)]
 mod processes;
 mod queue;
+mod queue_list;
 mod queue_table;
 mod queue_users;
 mod recover;
@@ -44,6 +45,7 @@ pub use leftovers::{clear, clear_all};
 pub use name::Token;
 pub use peek::{Peeked, QueueStats};
 pub use queue::{Offer, SessionQueue};
+pub use queue_list::{ListedQueue, list_queues};
 pub use queue_table::Bounds;
 pub use recover::Recovery;
 pub use session::{Session, Stats};

@@ -3,7 +3,10 @@
 use super::{Error, SessionQueue};
 use crate::ring::clock::PER_SECOND;
 use crate::ring::descriptor::{Label, Payload};
+use crate::ring::error::Corrupt;
 use crate::ring::peek::PeekOutcome;
+use crate::ring::queue::Queue;
+use crate::ring::wait::Futex;
 
 /// A copy of a message that is still in its queue, or was a moment ago.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,21 +80,24 @@ impl SessionQueue {
     /// If this process left the session, or there is damage.
     pub fn stats(&self) -> Result<QueueStats, Error> {
         self.session().check_open()?;
-        let queue = self.queue();
-        let before = self.before();
-        let (puts, gets) = queue.counts();
-        // Messages that went through the ring before it was this queue's do not count.
-        let [puts, gets] = [puts, gets].map(|count| count.wrapping_sub(before));
-        let (bytes, age) = queue.load()?;
-        let (producers_waiting, consumers_waiting) = queue.waiting();
-        Ok(QueueStats {
-            messages: puts.wrapping_sub(gets),
-            bytes,
-            puts,
-            gets,
-            producers_waiting,
-            consumers_waiting,
-            oldest_s: f64::from(age) / f64::from(PER_SECOND),
-        })
+        Ok(stats_of(self.queue(), self.before())?)
     }
+}
+
+/// How a queue is used; `before` is the number of messages that went through its ring before the
+/// ring was this queue's.
+pub(super) fn stats_of<F: Futex>(queue: &Queue<'_, F>, before: u64) -> Result<QueueStats, Corrupt> {
+    let (puts, gets) = queue.counts();
+    let [puts, gets] = [puts, gets].map(|count| count.wrapping_sub(before));
+    let (bytes, age) = queue.load()?;
+    let (producers_waiting, consumers_waiting) = queue.waiting();
+    Ok(QueueStats {
+        messages: puts.wrapping_sub(gets),
+        bytes,
+        puts,
+        gets,
+        producers_waiting,
+        consumers_waiting,
+        oldest_s: f64::from(age) / f64::from(PER_SECOND),
+    })
 }

@@ -175,7 +175,7 @@ pub(crate) fn key(control: &Control, index: u32) -> Result<Vec<u8>, Error> {
 }
 
 /// An entry, read once and checked.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) index: u64,
     pub(super) offset: u64,

@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from shoal import Channel, Worker
-from shoal.cli.show_causes import examine
+from shoal.cli.show_doctor import examine
 from shoal.errors import PeerLostError, ShoalError
+from shoal.observe import read_channels
 from shoal.state import find_jobs, read_pages
 from support.processes import until
 from support.state_pages import state_of, wait_of
@@ -86,9 +87,16 @@ def test_a_worker_shows_the_channel_that_it_waits_for(launch):
         method, wait = shown(f"{group.worker_group_name}:0")
         assert (method, wait.operation) == ("take", operation)
         assert "the channel 'of a waiter', key 'x'" in wait.on
+        assert wait.channel == "of a waiter"
+        (found,) = read_channels(list(states().values()))
+        (queue,) = found.queues
+        assert (queue.key, queue.items, queue.waiting_consumers) == ("'x'", 0, 1)
+        assert f"{group.worker_group_name}:0" in {state.address for state in found.consumers}
         channel.put(1, key="x")
         assert call.wait() == [1]
         assert state_of(f"{group.worker_group_name}:0").is_idle
+        (found,) = read_channels(list(states().values()))
+        assert [state.address for state in found.producers] == ["driver"]
 
 
 def test_workers_and_the_driver_show_for_which_processes_they_wait(launch):
@@ -104,6 +112,8 @@ def test_workers_and_the_driver_show_for_which_processes_they_wait(launch):
     assert wait_of("driver").peers == (f"{receiver.worker_group_name}:0",)
     sender.give(receiver.worker_group_name).wait()
     thread.join()
+    assert wait.channel == ""
+    assert not any(state_of(f"{name}:0").channels for name in ("receiver", "sender"))
     assert state_of("driver").is_idle
 
 

@@ -1,5 +1,6 @@
 """State pages: what a process shows, and what others read while it runs, stands still or is dead."""
 
+import math
 import os
 import signal
 import stat
@@ -10,16 +11,19 @@ import time
 
 import pytest
 
-from shoal import state
 from shoal.state import (
+    ChannelUse,
+    accept_calls,
     begin_wait,
     calling,
     find_jobs,
+    folders,
     hide_process,
     read_pages,
     remove_dead,
     remove_pages,
     show_process,
+    use_channel,
 )
 from support.processes import DEADLINE_S, in_a_child, until
 from support.state_pages import outline, states
@@ -124,10 +128,42 @@ def test_a_wait_is_shown_inside_of_its_call_until_it_ends():
         assert (wait.kind, wait.operation, wait.on) == ("wait", "get", "the channel 'a', key 1")
         assert (wait.peers, wait.num_peers) == (("env:0", "env:1"), 2)
         assert wait.since == pytest.approx(before - 5)
-        assert wait.thread == call.thread == threading.get_native_id()
+        assert wait.thread == call.thread == threading.get_ident()
         entry.end()
         assert outline(only_state().activities) == ["step"]
     assert only_state().is_idle
+
+
+def test_a_wait_shows_its_channel_and_its_deadline():
+    show_process(JOB, "actor:0", 0)
+    entry = begin_wait("get", "the channel 'a', key 1", channel="a", until=5.0)
+    unlimited = begin_wait("recv", "", ["env:1"])
+    found = {wait.operation: (wait.channel, wait.until) for wait in only_state().activities}
+    assert found == {"get": ("a", 5.0), "recv": ("", math.inf)}
+    entry.end()
+    unlimited.end()
+
+
+def test_a_process_shows_the_channels_that_it_uses_and_how():
+    show_process(JOB, "actor:0", 0)
+    for name, token, side in [("a", "/x", "put"), ("b", "", "get"), ("a", "/x", "get")] * 2:
+        use_channel(name, token, side)
+    assert only_state().channels == (
+        ChannelUse("a", "/x", puts=True, gets=True),
+        ChannelUse("b", "", puts=False, gets=True),
+    )
+    assert only_state().is_idle
+    for number in range(31):
+        use_channel(f"c{number}", "", "put")
+    assert (len(only_state().channels), only_state().has_all_channels) == (32, False)
+
+
+def test_a_process_shows_how_many_nodes_the_job_has_and_how_many_calls_it_runs_at_once():
+    show_process(JOB, "actor:0", 1)
+    assert (only_state().num_nodes, only_state().most_calls) == (0, 1)
+    accept_calls(8)
+    show_process(JOB, "actor:0", 1, 2)
+    assert (only_state().num_nodes, only_state().most_calls) == (2, 8)
 
 
 def test_a_call_that_fails_is_no_longer_outline():
@@ -221,9 +257,10 @@ def test_only_the_user_may_read_the_pages(folder):
     finally:
         os.umask(before)
     (job,) = folder.iterdir()
-    (page,) = job.iterdir()
     assert stat.S_IMODE(job.stat().st_mode) == 0o700
-    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    files = list(job.iterdir())
+    assert sorted(file.suffix for file in files) == ["", ".ask", ".stacks"]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
 def test_a_folder_that_others_may_use_gets_no_page(folder, caplog):
@@ -288,7 +325,7 @@ def test_a_block_that_is_being_written_is_left_out(folder):
     show_process(JOB, "actor:0", 0)
     with calling("step"):
         begin_wait("get")
-        (page,) = next(folder.iterdir()).iterdir()
+        page = only_state().page
         with page.open("r+b") as file:  # as a writer that was stopped in the middle
             file.seek(2 * 512)
             version = int.from_bytes(file.read(8), sys.byteorder)
@@ -301,7 +338,7 @@ def test_a_block_that_is_being_written_is_left_out(folder):
     "damage",
     [
         lambda page: page.write_bytes(b""),
-        lambda page: page.write_bytes(b"\xff" * 16384),
+        lambda page: page.write_bytes(b"\xff" * 32768),
         lambda page: page.write_bytes(os.urandom(5000)),
         lambda page: (page.unlink(), page.mkdir()),
         lambda page: (page.unlink(), page.symlink_to("/etc/passwd")),
@@ -312,8 +349,7 @@ def test_a_block_that_is_being_written_is_left_out(folder):
 def test_a_damaged_page_hides_no_other_one(folder, start, damage):
     program = start(WORKS, "actor:0")
     start(WORKS, "actor:1")
-    (job,) = find_jobs().values()
-    damage(next(page for page in job.iterdir() if page.name.startswith(f"{program.pid}-")))
+    damage(next(found.page for found in states() if found.pid == program.pid))
     assert [found.address for found in states()] == ["actor:1"]
 
 
@@ -321,7 +357,7 @@ def test_no_damage_of_a_block_raises(folder):
     show_process(JOB, "actor:0", 0)
     with calling("step"):
         entry = begin_wait("get", "it", ["env:0"])
-        (page,) = next(folder.iterdir()).iterdir()
+        page = only_state().page
         whole = page.read_bytes()
         for at in range(512 + 8, 3 * 512):
             with page.open("r+b") as file:
@@ -431,7 +467,7 @@ def test_the_first_process_of_another_job_removes_what_a_dead_job_left(start):
 
 def test_a_process_of_another_container_is_kept_and_its_state_is_unknown(folder, monkeypatch):
     show_process(JOB, "actor:0", 0)
-    monkeypatch.setattr(state, "_this_host", lambda: "00000000")
+    monkeypatch.setattr(folders, "_this_host", lambda: "00000000")
     assert only_state().status == "unknown"
     assert remove_dead() == []
     assert len(states()) == 1

@@ -1,6 +1,7 @@
 """Waits of workers for each other, as another process reads them from their state pages."""
 
 import contextlib
+import math
 
 import pytest
 
@@ -58,7 +59,9 @@ def test_asynchronous_receives_are_shown_while_their_result_is_awaited(crew):
     a, b = crew.member("a:0"), crew.member("b:0")
     a.begin(showing, "a:0", lambda me: me.recv("b", 0, async_op=True, timeout=60).wait())
     until(lambda: wait_of("a:0"))
-    assert "b:0" in wait_of("a:0").on
+    shown = wait_of("a:0")
+    assert (shown.operation, shown.peers) == ("recv", ("b:0",))
+    assert math.isfinite(shown.until)
     b.begin(showing, "b:0", lambda me: me.send(1, "a", 0, timeout=60))
     assert a.end() == b.end() == ["step"]
 

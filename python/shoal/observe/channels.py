@@ -1,0 +1,147 @@
+"""The channels of a job: what their queues hold, and which processes put into them and get."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shoal._backend import shm_queues
+from shoal.errors import ChannelNotFoundError, ShoalError
+from shoal.shm.keys import shown_key
+from shoal.state import Activity, ProcessState
+
+__all__ = ["ChannelQueue", "ChannelState", "read_channels"]
+
+_PUTS = ("put", "put_many", "reserve")
+
+
+@dataclass(frozen=True)
+class ChannelQueue:
+    """The queue of a key of a channel.
+
+    Attributes:
+        key: The key, as messages show it.
+        maxsize: The number of items that it may hold; 0 without a bound of its own.
+        is_closed: Whether it accepts no more items.
+        items: The number of items that it holds.
+        bytes: The bytes of these items.
+        puts: The number of items that were put.
+        gets: The number of items that were taken.
+        oldest_s: The age of the oldest item in seconds; 0 if there is none.
+        waiting_producers: The number of processes that wait for room, as far as it is known; at
+            least 1 if there is any.
+        waiting_consumers: The same for items.
+    """
+
+    key: str
+    maxsize: int
+    is_closed: bool
+    items: int
+    bytes: int
+    puts: int
+    gets: int
+    oldest_s: float
+    waiting_producers: int
+    waiting_consumers: int
+
+
+@dataclass(frozen=True)
+class ChannelState:
+    """A channel of a job.
+
+    Attributes:
+        name: Its name.
+        producers: The processes that have put into it.
+        consumers: The processes that have got from it, or tried to.
+        queues: Its queues in the memory of this node.
+        unread: Why queues are missing: a sentence for each memory that cannot be read here.
+    """
+
+    name: str
+    producers: tuple[ProcessState, ...]
+    consumers: tuple[ProcessState, ...]
+    queues: tuple[ChannelQueue, ...]
+    unread: tuple[str, ...]
+
+
+def read_channels(
+    states: Sequence[ProcessState],
+    list_queues: Callable[[str], list[dict[str, Any]]] = shm_queues,
+) -> list[ChannelState]:
+    """Return the channels that processes of a job use, without those that were removed.
+
+    It reads the memory of the channels, without the help of any process.
+
+    Args:
+        states: The processes of the job.
+        list_queues: Returns the queues of the memory of a token, and how they are used.
+    """
+    names = {use.name for state in states for use in state.channels}
+    found = [_read(name, states, list_queues) for name in sorted(names)]
+    return [channel for channel in found if channel is not None]
+
+
+def _read(
+    name: str,
+    states: Sequence[ProcessState],
+    list_queues: Callable[[str], list[dict[str, Any]]],
+) -> ChannelState | None:
+    uses = [(state, use) for state in states for use in state.channels if use.name == name]
+    alive = (state for state in states if state.status != "dead")
+    waits = [wait for state in alive for wait in _waits(state.activities) if wait.channel == name]
+    queues: list[ChannelQueue] = []
+    unread: list[str] = []
+    tokens = {use.token for _, use in uses}
+    is_here = False
+    for token in sorted(tokens - {""}):
+        try:
+            listed = list_queues(token)
+        except ChannelNotFoundError:
+            continue
+        except ShoalError as error:
+            unread.append(str(error))
+        else:
+            queues += _queues(name, listed, waits)
+        is_here = True
+    if not is_here:
+        if "" not in tokens:
+            return None
+        unread.append("its items are on another node")
+    return ChannelState(
+        name,
+        producers=tuple({state.address: state for state, use in uses if use.puts}.values()),
+        consumers=tuple({state.address: state for state, use in uses if use.gets}.values()),
+        queues=tuple(queues),
+        unread=tuple(unread),
+    )
+
+
+def _waits(activities: Iterable[Activity]) -> Iterable[Activity]:
+    for activity in activities:
+        yield activity
+        yield from activity.inside
+
+
+def _queues(
+    name: str, listed: Iterable[dict[str, Any]], waits: Sequence[Activity]
+) -> Iterable[ChannelQueue]:
+    for queue in listed:
+        if queue["key"].startswith(b"\0"):  # a queue for the channel itself
+            continue
+        key = shown_key(queue["key"])
+        # The wait for an asynchronous operation names it before the queue.
+        shown = f"the channel {name!r}, key {key}"
+        here = [wait for wait in waits if wait.on.endswith(shown)]
+        puts = sum(wait.operation in _PUTS or wait.on.startswith("put ") for wait in here)
+        yield ChannelQueue(
+            key=key,
+            maxsize=queue["maxsize"],
+            is_closed=queue["closed"],
+            items=queue["messages"],
+            bytes=queue["bytes"],
+            puts=queue["puts"],
+            gets=queue["gets"],
+            oldest_s=queue["oldest_s"],
+            # The memory counts sleepers that wait for the same as one.
+            waiting_producers=max(puts, queue["producers_waiting"]),
+            waiting_consumers=max(len(here) - puts, queue["consumers_waiting"]),
+        )

@@ -1,0 +1,60 @@
+"""What a process that waits for long logs of the others, from the state pages of its node."""
+
+import logging
+import os
+import time
+from pathlib import Path
+
+from shoal.context import describe_self
+from shoal.deadline import LongWait, hang_limit
+from shoal.observe.causes import find_causes
+from shoal.observe.sentences import describe_culprit, diagnose
+from shoal.reused_threads import run_in_thread
+from shoal.state import Activity, ProcessState, claim_report, job_folder, read_pages
+
+__all__ = ["describe_others", "report_job"]
+
+_BETWEEN_S = 0.5
+"""Seconds between two looks."""
+
+_WAIT = "this wait"
+"""The name of the wait among the processes; no address has a space."""
+
+_log = logging.getLogger("shoal")
+
+
+def describe_others(wait: LongWait) -> str:
+    """Say what the processes do that a wait waits for in the end; empty if nothing is known."""
+    folder, shown = job_folder(), wait.activity()
+    if folder is None or not (shown.peers or shown.channel):
+        return ""
+    # A process of its own: other calls of this one may go on.
+    call = Activity("call", "", "", (), 0, shown.since, 0, (shown,))
+    states = [*read_pages(folder), ProcessState(_WAIT, 0, 0, 0, -1, "running", (call,), 0)]
+    now = time.monotonic()
+    return describe_culprit(find_causes(states, None, now + hang_limit()), _WAIT, now)
+
+
+def report_job(_: LongWait) -> str:
+    """Log what the doctor says of this job, in another thread, if no process of the job has."""
+    folder = job_folder()
+    if folder is not None:
+        name, limit = describe_self(), hang_limit()
+        run_in_thread(lambda: _report(folder, name, limit))
+    return ""
+
+
+def _report(folder: Path, name: str, limit: float) -> None:
+    try:
+        before = read_pages(folder)
+        time.sleep(_BETWEEN_S)  # what changes meanwhile does not stand still
+        found = diagnose(read_pages(folder), time.monotonic(), limit, before)
+        if found and claim_report(folder):
+            lines = "".join(f"\n- {finding.sentence}" for finding in found)
+            _log.warning(
+                "%s: waits for more than %g s (SHOAL_HANG). Who waits for whom in this job "
+                "(`shoal doctor`):%s",
+                name, limit, lines,
+            )  # fmt: skip
+    except Exception:  # noqa: BLE001  (the job goes on without the report)
+        _log.debug("process %d: the report of a hang failed", os.getpid(), exc_info=True)

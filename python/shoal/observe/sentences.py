@@ -1,0 +1,256 @@
+"""What the doctor says: a sentence for each cause, and whether something is wrong."""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from shoal.observe.causes import Cause, find_causes
+from shoal.state import Activity, ProcessState
+
+__all__ = ["Finding", "age", "describe_culprit", "diagnose"]
+
+_SHOWN_S = 1.0
+"""Waits of fewer seconds are left out: a job is full of them."""
+
+_CIRCLE_S = 5.0
+"""The same for waits that end by what may be on its way: circles, and waits that nothing explains."""
+
+_MOST_NAMES = 4
+"""Number of processes that a sentence names; the others are counted."""
+
+_TO_NAME = 2
+"""Number of further processes that are named; more are counted."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause in words.
+
+    Attributes:
+        cause: The cause.
+        sentence: It in words.
+        is_wrong: Whether the job needs help.
+    """
+
+    cause: Cause
+    sentence: str
+    is_wrong: bool
+
+
+def diagnose(
+    states: Sequence[ProcessState],
+    now: float,
+    limit: float,
+    before: Iterable[ProcessState] | None = None,
+) -> list[Finding]:
+    """Return what the processes of a job wait for, the worst first.
+
+    Args:
+        states: The processes.
+        now: When they were read, as `time.monotonic()` of the node.
+        limit: Seconds after which a wait is wrong. A wait whose deadline comes within them ends by
+            itself.
+        before: The same processes, a moment ago.
+    """
+    return [
+        Finding(cause, _sentence(cause, now), _is_wrong(cause, now, limit))
+        for cause in find_causes(states, before, now + limit)
+        if _is_shown(cause, now, limit)
+    ]
+
+
+def describe_culprit(causes: Iterable[Cause], address: str, now: float) -> str:
+    """Say what a process waits for in the end; empty if nothing is known.
+
+    Args:
+        causes: The causes of its job.
+        address: The process.
+        now: When they were found.
+    """
+    for cause in causes:
+        if address not in cause.waits and address not in cause.others:
+            continue
+        if cause.kind == "circle":
+            if _youngest(cause, now) >= _CIRCLE_S:
+                return f"in a circle: {_circle(cause, now)}"
+        elif cause.kind == "unused":
+            return f"no process that {_verb_of_others(_first(cause)[1])} is left"
+        elif _is_round(cause):
+            if _youngest(cause, now) >= _CIRCLE_S:
+                return _circle(cause, now)
+        elif cause.kind != "waiting" and not _is_manager(cause):
+            return f"{_names(cause.addresses)} {_does(cause, now)}"
+    return ""
+
+
+def _is_manager(cause: Cause) -> bool:
+    """Whether it is a process without a page that is no worker: most managers have none."""
+    return cause.kind == "elsewhere" and ":" not in cause.addresses[0]
+
+
+def age(seconds: float) -> str:
+    """Write a time in its unit: `0.2 s`, `63 s`, `2 min`, `3 h`."""
+    for least, unit, name in ((7200.0, 3600.0, "h"), (120.0, 60.0, "min")):
+        if seconds >= least:
+            return f"{seconds / unit:.0f} {name}"
+    seconds = max(0.0, seconds)
+    return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"  # noqa: PLR2004  (two digits)
+
+
+def _is_shown(cause: Cause, now: float, limit: float) -> bool:
+    if cause.kind in ("dead", "stopped"):
+        return True
+    if _is_round(cause):
+        return _youngest(cause, now) >= _CIRCLE_S
+    waited = now - cause.since
+    if cause.kind == "waiting":
+        wait = _first(cause)[1]
+        return waited >= (_CIRCLE_S if wait.peers or wait.channel else limit)
+    return waited >= _SHOWN_S
+
+
+def _is_round(cause: Cause) -> bool:
+    return cause.kind == "circle" or (cause.kind == "waiting" and bool(cause.addresses))
+
+
+def _youngest(cause: Cause, now: float) -> float:
+    return now - max(wait.since for wait in cause.waits.values())
+
+
+def _is_wrong(cause: Cause, now: float, limit: float) -> bool:
+    if cause.kind in ("circle", "dead", "stopped"):
+        return True
+    return now - cause.since >= (_CIRCLE_S if cause.is_final else limit)
+
+
+def _sentence(cause: Cause, now: float) -> str:
+    if _is_round(cause):
+        what = "A circle, in which none can go on"
+        if cause.kind == "waiting":
+            what = "These wait for each other, if no other process ends it"
+        return f"{what}: {_circle(cause, now)}{_likewise(cause.others)}."
+    if not cause.waits:
+        return f"{_names(cause.addresses)} {_does(cause, now)}."
+    name, wait = _first(cause)
+    waits = {other: cause.waits[other] for other in cause.waits if other != name}
+    rest = _likewise({**waits, **cause.others})
+    if cause.kind == "waiting":
+        return f"{_waits(name, wait, now)}{rest}."
+    if wait.channel:
+        return f"{_on_channel(name, wait, cause, now)}{rest}."
+    lead = f"{name} waits for {_names(cause.addresses)}, which {_does(cause, now)}"
+    return f"{lead}{rest}. {name} waits {age(now - wait.since)} {_what(wait)}."
+
+
+def _on_channel(name: str, wait: Activity, cause: Cause, now: float) -> str:
+    """Say what the processes on the other side of a channel do."""
+    begin = _waits_on(name, wait, now)
+    if not cause.addresses:
+        return f"{begin}; no process that {_verb_of_others(wait)} is left"
+    one = len(cause.addresses) == 1
+    preposition, verb = ("from which", "get") if wait.operation == "put" else ("into which", "put")
+    users = f"{preposition} {_names(cause.addresses)} {verb}{'s' if one else ''}"
+    if one:
+        return f"{begin}, {users}; it {_does(cause, now)}"
+    if cause.kind == "working":
+        longest = replace(cause, addresses=cause.addresses[:1])
+        return f"{begin}, {users}; {longest.addresses[0]} {_does(longest, now)}"
+    return f"{begin}, {users}; they {_does(cause, now)}"
+
+
+def _verb_of_others(wait: Activity) -> str:
+    return "gets from it" if wait.operation == "put" else "puts into it"
+
+
+def _waits_on(name: str, wait: Activity, now: float) -> str:
+    what = "room in" if wait.operation == "put" else "an item of"
+    seconds = age(now - wait.since)
+    return f"{name} waits {seconds} in {wait.operation} for {what} channel {wait.channel!r}"
+
+
+def _waits(name: str, wait: Activity, now: float) -> str:
+    """Say for what a process waits, without the reason."""
+    ends = ""
+    if math.isfinite(wait.until):
+        ends = f", for at most {age(wait.until - now)} more"
+    if wait.channel:
+        return f"{_waits_on(name, wait, now)}{ends}"
+    peers = f" for {_names(wait.peers)}" if wait.peers else ", which names no process"
+    return f"{name} waits {age(now - wait.since)} {_what(wait)}{peers}{ends}"
+
+
+def _what(wait: Activity) -> str:
+    if _is_for_call(wait):
+        return f"for {wait.on}"
+    return f"in `{wait.operation}`" + (f" ({wait.on})" if wait.on else "")
+
+
+def _is_for_call(wait: Activity) -> bool:
+    return wait.operation == "wait" and bool(wait.on) and " " not in wait.on
+
+
+def _circle(cause: Cause, now: float) -> str:
+    following = [*cause.addresses[1:], cause.addresses[0]]
+    steps = []
+    for name, other in zip(cause.addresses, following, strict=True):
+        wait = cause.waits[name]
+        if wait.channel:
+            side = "from which" if wait.operation == "put" else "into which"
+            verb = "gets" if wait.operation == "put" else "puts"
+            steps.append(f"{_waits_on(name, wait, now)}, {side} {other} {verb}")
+        else:
+            of = "on" if _is_for_call(wait) else "for"
+            steps.append(f"{name} waits {age(now - wait.since)} {_what(wait)} {of} {other}")
+    return "; ".join(steps)
+
+
+def _does(cause: Cause, now: float) -> str:
+    """Say what the processes do that others wait for."""
+    activity, one = cause.activity, len(cause.addresses) == 1
+    call = "" if activity is None else f"`{activity.operation}`"
+    be, have = ("is", "has") if one else ("are", "have")
+    if cause.kind == "dead":
+        return f"{be} dead" + (f"; {'it' if one else 'they'} died in {call}" if call else "")
+    if cause.kind == "stopped":
+        return f"{be} stopped" + (f", in {call}" if call else "")
+    if cause.kind == "elsewhere":
+        where = f"{be} on another node, {have} not begun, or {have} ended"
+        return f"{have} no state page here: {'it' if one else 'they'} {where}"
+    if cause.kind == "idle":
+        return f"{be} in no call"
+    if activity is not None:
+        most = "" if one else "up to "
+        return f"{have} been in {call} for {most}{age(now - activity.since)}"
+    return f"{be} in code of {'its' if one else 'their'} own"
+
+
+def _likewise(waits: Mapping[str, Activity]) -> str:
+    """Say which further processes wait, and in what."""
+    alike: dict[str, list[str]] = {}
+    for name, wait in waits.items():
+        is_call = _is_for_call(wait)
+        alike.setdefault(_what(wait) if is_call else f"in `{wait.operation}`", []).append(name)
+    parts: list[str] = []
+    for what, names in sorted(alike.items(), key=lambda item: -len(item[1])):
+        who = _names(names)
+        if len(names) > _TO_NAME:
+            ranks = "ranks" if all(":" in name for name in names) else "processes"
+            who = f"{len(names)} {ranks}" if parts else f"the other {len(names)} {ranks}"
+        parts.append(f"{who} {_verb(names)} {what}")
+    return "".join(f"; {part}" for part in parts)
+
+
+def _first(cause: Cause) -> tuple[str, Activity]:
+    return min(cause.waits.items(), key=lambda item: item[1].since)
+
+
+def _names(addresses: Collection[str]) -> str:
+    found = list(addresses)
+    more = len(found) - _MOST_NAMES
+    if more > 1:
+        return f"{', '.join(found[:_MOST_NAMES])} and {more} more"
+    return " and ".join(filter(None, (", ".join(found[:-1]), found[-1])))
+
+
+def _verb(addresses: Collection[str]) -> str:
+    return "waits" if len(addresses) == 1 else "wait"

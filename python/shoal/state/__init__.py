@@ -1,0 +1,38 @@
+"""The state page: what each process of a job does now, for every process of the same user.
+
+A process writes its calls and waits into a small file in shared memory, by plain stores. So others
+can read them without the help of that process: also while it is stopped, and after it was killed.
+"""
+
+from shoal.state.folders import claim_report, find_jobs, remove_dead
+from shoal.state.own_page import (
+    accept_calls,
+    begin_wait,
+    calling,
+    hide_process,
+    job_folder,
+    remove_pages,
+    show_process,
+    use_channel,
+)
+from shoal.state.page import PageEntry
+from shoal.state.reading import Activity, ChannelUse, ProcessState, read_pages
+
+__all__ = [
+    "Activity",
+    "ChannelUse",
+    "PageEntry",
+    "ProcessState",
+    "accept_calls",
+    "begin_wait",
+    "calling",
+    "claim_report",
+    "find_jobs",
+    "hide_process",
+    "job_folder",
+    "read_pages",
+    "remove_dead",
+    "remove_pages",
+    "show_process",
+    "use_channel",
+]

@@ -1,0 +1,250 @@
+"""What the processes of a job do, read from their state pages."""
+
+import contextlib
+import math
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from shoal.state.folders import Status, identity_of, status_of
+from shoal.state.page import (
+    BLOCK,
+    BLOCKS,
+    ENTRY,
+    FIRST_CHANNEL,
+    FOREVER,
+    KINDS,
+    MAGIC,
+    MOST_TEXT,
+    PROCESS,
+    SIZE,
+)
+
+__all__ = ["Activity", "ChannelUse", "Kind", "ProcessState", "read_all", "read_pages"]
+
+Kind = Literal["call", "wait"]
+
+_READS = 20
+_WRITING_S = 0.0002
+"""Seconds that a reader gives a writer to end its block, which takes microseconds."""
+
+
+@dataclass(frozen=True)
+class Activity:
+    """A call or a wait that goes on in a process.
+
+    Attributes:
+        kind: Which of the two it is.
+        operation: The name of the method, or what waits: `get`, `recv`, ...
+        on: What the operation is on, such as a channel and a key.
+        peers: The addresses of the processes that it waits for; only the first 16 of many.
+        num_peers: The number of those processes.
+        since: When it began, as `time.monotonic()` of the node.
+        thread: Its thread, as `threading.get_ident()` of the process.
+        inside: The waits inside of a call, the oldest first.
+        channel: The name of the channel that it is on; else empty.
+        until: When it ends at the latest, as `since`; infinite without a deadline.
+    """
+
+    kind: Kind
+    operation: str
+    on: str
+    peers: tuple[str, ...]
+    num_peers: int
+    since: float
+    thread: int
+    inside: "tuple[Activity, ...]" = ()
+    channel: str = ""
+    until: float = math.inf
+
+
+@dataclass(frozen=True)
+class ChannelUse:
+    """A channel that a process has used.
+
+    Attributes:
+        name: The name of the channel.
+        token: Where its memory is, for `shoal.shm.Session.attach`; empty if it is not on the node.
+        puts: Whether the process has put into it.
+        gets: Whether the process has got from it, or tried to.
+    """
+
+    name: str
+    token: str
+    puts: bool
+    gets: bool
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """What a process of a job does, or did when it died.
+
+    Attributes:
+        address: The worker's address, the name of an actor, or `driver`.
+        pid: Its process id.
+        started: Its start time, in clock ticks since the boot.
+        parent: The process id of the process that forked it; 0 if none did.
+        node_rank: The rank of its node; -1 if it is not known.
+        status: Whether it runs; `unknown` for a process of another container.
+        activities: Its calls, and the waits outside of calls, the oldest first.
+        hidden: The number of its calls and waits for which the page has no room.
+        num_nodes: The number of nodes of the job; 0 if the process does not know it.
+        most_calls: The number of calls that it runs at once; 0 for no limit.
+        channels: The channels that it has used.
+        has_all_channels: Whether the page had room for all of them.
+        page: The file of its page.
+        descriptor: The descriptor to which its handler for stacks writes; 0 without that handler.
+    """
+
+    address: str
+    pid: int
+    started: int
+    parent: int
+    node_rank: int
+    status: Status
+    activities: tuple[Activity, ...]
+    hidden: int
+    num_nodes: int = 0
+    most_calls: int = 1
+    channels: tuple[ChannelUse, ...] = ()
+    has_all_channels: bool = True
+    page: Path = Path()
+    descriptor: int = 0
+
+    @property
+    def group(self) -> str:
+        """The group of a worker; the address of another process."""
+        return self.address.partition(":")[0]
+
+    @property
+    def rank_path(self) -> tuple[int, ...]:
+        """The rank of a worker, after the ranks of the workers above it; else empty."""
+        ranks = self.address.split(":")[1:]
+        return tuple(map(int, ranks)) if all(map(str.isdecimal, ranks)) else ()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is in no call and no wait."""
+        return not self.activities and not self.hidden
+
+
+def read_pages(folder: Path) -> list[ProcessState]:
+    """Return what the processes of a job do; without pages that are damaged, or just made.
+
+    Args:
+        folder: A folder of `find_jobs`.
+    """
+    return [state for _, state in read_all(folder)]
+
+
+def read_all(folder: Path) -> Iterator[tuple[Path, ProcessState]]:
+    """Yield the same with the files of the pages."""
+    try:
+        pages = sorted(folder.iterdir())
+    except OSError:
+        return
+    for page in pages:
+        with contextlib.suppress(OSError, ValueError):
+            yield page, _read(page)
+
+
+def _read(page: Path) -> ProcessState:
+    identity = identity_of(page)
+    if identity is None:
+        raise ValueError(f"{page} is not the name of a page")
+    blocks = _read_blocks(page)
+    _, hidden, magic, parent, node_rank, num_nodes, most_calls, hides, descriptor, length = (
+        PROCESS.unpack_from(blocks.get(0, b"\0" * BLOCK))
+    )
+    if magic != MAGIC:
+        raise ValueError(f"{page} is not a page of this format")
+    return ProcessState(
+        address=_text(blocks[0], PROCESS.size, length),
+        pid=identity[0],
+        started=identity[1],
+        parent=parent,
+        node_rank=node_rank,
+        status=status_of(page),
+        activities=_activities(blocks),
+        hidden=hidden,
+        num_nodes=num_nodes,
+        most_calls=most_calls,
+        channels=_channels(blocks),
+        has_all_channels=not hides,
+        page=page,
+        descriptor=descriptor,
+    )
+
+
+def _read_blocks(page: Path) -> dict[int, bytes]:
+    """Return the blocks that two reads in a row find complete and equal."""
+    file = os.open(page, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found: dict[int, bytes] = {}
+        before = os.pread(file, SIZE, 0)
+        for _ in range(_READS):
+            now = os.pread(file, SIZE, 0)
+            for begin in range(0, len(now) - BLOCK + 1, BLOCK):
+                block = now[begin : begin + BLOCK]
+                is_odd = int.from_bytes(block[:8], sys.byteorder) % 2
+                if not is_odd and block == before[begin : begin + BLOCK]:
+                    found.setdefault(begin // BLOCK, block)
+            if len(found) == BLOCKS:
+                break
+            before = now
+            time.sleep(_WRITING_S)
+    finally:
+        os.close(file)
+    return found
+
+
+def _activities(blocks: dict[int, bytes]) -> tuple[Activity, ...]:
+    """Return the outermost activities, with the others inside of them."""
+    around: dict[tuple[int, int], tuple[int, int]] = {}
+    found: dict[tuple[int, int], Activity] = {}
+    for number, block in blocks.items():
+        version, code, since, until, thread, *call, num_peers, length = ENTRY.unpack_from(block)
+        if not 0 < number < FIRST_CHANNEL or not 0 < code <= 2:  # noqa: PLR2004  (call and wait)
+            continue
+        operation, on, channel, *peers = _fields(block, length)
+        kind: Kind = "call" if code == 1 else "wait"
+        found[number, version] = Activity(
+            kind, operation, on, tuple(peers), num_peers, since / 1e9, thread,
+            channel=channel, until=math.inf if until == FOREVER else until / 1e9,
+        )  # fmt: skip
+        around[number, version] = (call[0], call[1])
+
+    def complete(keys: Iterable[tuple[int, int]]) -> tuple[Activity, ...]:
+        made = [
+            replace(found[key], inside=complete(k for k, call in around.items() if call == key))
+            for key in keys
+        ]
+        return tuple(sorted(made, key=lambda activity: activity.since))
+
+    return complete(key for key, call in around.items() if call not in found)
+
+
+def _channels(blocks: dict[int, bytes]) -> tuple[ChannelUse, ...]:
+    found = []
+    for number, block in sorted(blocks.items()):
+        _, code, *_, length = ENTRY.unpack_from(block)
+        if number >= FIRST_CHANNEL and code == len(KINDS):
+            sides, name, token, *_ = _fields(block, length)
+            found.append(ChannelUse(name, token, "put" in sides.split(), "get" in sides.split()))
+    return tuple(found)
+
+
+def _fields(block: bytes, length: int) -> list[str]:
+    """Return the texts of a block, at least three of them."""
+    fields = _text(block, ENTRY.size, length).split("\0")
+    if length == MOST_TEXT:
+        fields = fields[:-1]  # the last one may have been cut
+    return [*fields, *[""] * (3 - len(fields))]
+
+
+def _text(block: bytes, begin: int, length: int) -> str:
+    return block[begin : begin + length].decode(errors="ignore")  # a cut may be within a character

@@ -1,0 +1,365 @@
+"""Parts of a version from processes of other nodes: the home's actor publishes them there.
+
+    publisher                                        actor of the home
+    SentPart: what is in it  ----------------------> makes room, as any publisher of a part (`parts`)
+                                      <------------- READY
+    the bytes of its shards and blocks  -----------> straight into the files of the part
+    HERE, each second  ----------------------------> waits for the other parts
+                                      <------------- the version, or the error
+    GONE  -----------------------------------------> if there was no answer: takes the part back
+
+A publisher that says nothing for a while is dead: the home takes its part back, too.
+"""
+
+import contextlib
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextvars import copy_context
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.context import Context, current, describe_self, enter_scope
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import (
+    ChannelClosed,
+    ShoalError,
+    ShoalTimeoutError,
+    WeightsClosed,
+    WeightsCorruptError,
+    WeightsError,
+)
+from shoal.queues.protocol import ONE
+from shoal.shm.shared_files.mapping import copy_into
+from shoal.weights.copying import gather
+from shoal.weights.description import Entries
+from shoal.weights.hashing import digests_of
+from shoal.weights.layout import Piece, StateLayout
+from shoal.weights.part_names import VersionPart
+from shoal.weights.parts import publish_part
+from shoal.weights.shards import ShardFile
+from shoal.weights.store import Store
+from shoal.weights.transfer import ASKS, SourceQueues, in_messages
+from shoal.weights.version import Version
+
+__all__ = ["SentPart", "send_part", "take_part"]
+
+_READY, _HERE, _GONE = "ready", "here", "gone"
+
+_BEAT_S = 1.0
+"""Seconds between two messages of a publisher that waits."""
+
+_SILENT_S = 10.0
+"""Seconds without a message after which a publisher is dead."""
+
+_ANSWER_S = 30.0
+"""Seconds beyond a deadline within which the home has to answer; also to take a message."""
+
+
+class _Rectangle(NamedTuple):
+    """The place of a shard: its block, the bytes of an element, and where it lies in the tensor."""
+
+    start: int
+    size: int
+    itemsize: int
+    shape: tuple[int, ...]
+    starts: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+
+class _SentShards(NamedTuple):
+    """What the home needs of a `ShardFile`; the rectangles are those that this process writes."""
+
+    signature: int
+    nbytes: int
+    blocks: list[tuple[int, int]]
+    counts: dict[str, int]
+    rectangles: list[_Rectangle]
+
+    @classmethod
+    def of(cls, shards: ShardFile) -> "_SentShards":
+        rectangles = [
+            _Rectangle(
+                start, size, one.dtype.itemsize, one.shape, one.starts, tuple(one.local.shape)
+            )
+            for one, start, size in shards.written()
+        ]
+        return cls(shards.signature, shards.nbytes, shards.blocks, shards.counts(), rectangles)
+
+
+class SentPart(NamedTuple):
+    """A part that a process of another node publishes; its bytes follow.
+
+    Attributes:
+        key: The key of its further messages.
+        part: Which part it is.
+        publisher: The process, for messages.
+        epoch: The epoch of the process; None if it has published nothing.
+        timeout: The deadline of the call in seconds.
+        waited: How many of them have passed.
+        checksum: Whether to make digests.
+        entries: What is in the part.
+        sizes: The number of bytes of each of its blocks, but for those of shards.
+        shards: The shards of distributed tensors.
+    """
+
+    key: str
+    part: VersionPart
+    publisher: Context
+    epoch: int | None
+    timeout: float
+    waited: float
+    checksum: bool
+    entries: Entries
+    sizes: tuple[int, ...]
+    shards: tuple[_SentShards, ...]
+
+    @property
+    def answers(self) -> str:
+        """The key of the answers."""
+        return f"answers to {self.key}"
+
+
+def send_part(
+    store: Store,
+    home: tuple[int, SourceQueues],
+    layout: StateLayout,
+    part: VersionPart,
+    deadline: Deadline,
+    *,
+    checksum: bool,
+) -> Version:
+    """Publish a part of a version on another node; otherwise as `publish_part`.
+
+    Args:
+        store: The folder of this node.
+        home: The node on which the versions are published, and the queues of its actor.
+        layout: As of `publish_part`.
+        part: As of `publish_part`.
+        deadline: As of `publish_part`.
+        checksum: As of `publish_part`.
+    """
+    store.begin()
+    store.check()
+    node, queues = home
+    sent = SentPart(
+        f"part {secrets.token_hex(8)}",
+        part,
+        Context(describe_self(), current().namespace, max(0, current().node_rank)),
+        store.epoch,
+        deadline.timeout,
+        deadline.elapsed,
+        checksum,
+        layout.entries,
+        tuple(piece.size for piece in layout.pieces),
+        tuple(map(_SentShards.of, layout.shards)),
+    )
+    wait = LongWait(
+        lambda: (
+            f"{describe_self()}: publish: {part} of {store.name} waits for node {node}, where the "
+            "parts of a version come together"
+        ),
+        deadline,
+        operation="publish",
+    )
+    try:
+        with wait:
+            queues.put(ASKS, sent, 0, Deadline(_ANSWER_S))
+            answer = _answer(store, queues, layout, sent, wait)
+    except ChannelClosed as error:
+        store.check()
+        raise WeightsClosed(f"{describe_self()}: {store.name} were closed: {error}") from None
+    finally:
+        with contextlib.suppress(ShoalError):
+            queues.put(sent.key, _GONE, 0, Deadline(_BEAT_S))
+    if isinstance(answer, Exception):
+        answer.add_note(f"on node {node}, where the parts of a version come together")
+        raise answer
+    version = Version(*answer)
+    store.epoch = version.epoch
+    return version
+
+
+def _answer(
+    store: Store, queues: SourceQueues, layout: StateLayout, sent: SentPart, wait: LongWait
+) -> Any:
+    """Return the version or the error; send the bytes once the home is ready for them."""
+    last = time.monotonic()
+    while True:
+        try:
+            message = queues.take(sent.answers, ONE, Deadline(_BEAT_S))
+        except ShoalTimeoutError:
+            store.check()
+            if wait.deadline.expired and time.monotonic() - last > _ANSWER_S:
+                raise ShoalTimeoutError(
+                    f"{wait.describe()}: no answer within {wait.deadline.timeout:g} s"
+                ) from None
+            with contextlib.suppress(ShoalTimeoutError):  # the home has not taken the ones before
+                queues.put(sent.key, _HERE, 0, Deadline(_BEAT_S))
+            wait.tick()
+            continue
+        if message != _READY:
+            return message
+        for parts in in_messages(enumerate(_blocks(layout))):
+            digests = digests_of([part for *_, part in parts]) if sent.checksum else None
+            queues.put(sent.key, (parts, digests), 0, Deadline(_ANSWER_S))
+        last = time.monotonic()
+
+
+def _blocks(layout: StateLayout) -> Iterator[Any]:
+    """Yield the bytes of a part in the order in which `publish_part` copies them."""
+    sources: list[tuple[int, Any]] = [
+        (one.local.numel() * one.dtype.itemsize, partial(gather, one.local, one.dtype))
+        for shards in layout.shards
+        for one, _, _ in shards.written()
+    ]
+    for size, source in sources + [piece[:2] for piece in layout.pieces]:
+        if callable(source):
+            block = np.empty(size, np.uint8)
+            source(block.data)
+            yield block
+        elif size:
+            yield np.frombuffer(source, np.uint8)
+
+
+def take_part(store: Store, queues: SourceQueues, sent: SentPart) -> None:
+    """Publish a part that a process of another node sends, and answer.
+
+    Args:
+        store: The folder of the home.
+        queues: The queues of its session.
+        sent: The part.
+    """
+    store.control.make_home()  # the process that claimed it may not have said so yet
+    stream = _Stream(queues, sent)
+    answer = copy_context().run(_published, store, stream, sent)
+    with contextlib.suppress(ShoalError):
+        queues.put(sent.answers, answer, 0, Deadline(_ANSWER_S))
+    with contextlib.suppress(ShoalError):  # it may only have been silent, and take the answer later
+        while not stream.has_gone:
+            stream.has_gone = queues.take(sent.key, ONE, Deadline(_ANSWER_S)) == _GONE
+    with contextlib.suppress(ShoalError):
+        while True:  # what nobody has taken
+            queues.take(sent.answers, ONE, Deadline(0))
+
+
+def _published(store: Store, stream: "_Stream", sent: SentPart) -> Version | ShoalError:
+    enter_scope(sent.publisher)  # for messages, and for the notes of the part
+    # With the epoch and the files of this publisher alone.
+    own = Store(str(store.folder), store.name, stream.check)
+    own.epoch = sent.epoch
+    deadline = Deadline(sent.timeout, waited=sent.waited)
+    try:
+        layout = _Arriving(sent, stream.copy)
+        return publish_part(own, layout, sent.part, deadline, checksum=sent.checksum)
+    except ShoalError as error:
+        return error.with_traceback(None)  # its frames hold messages, which are in memory
+    except Exception as error:  # noqa: BLE001  (whatever it is, the publisher must not wait for this)
+        return WeightsError(f"{describe_self()}: publish: {type(error).__name__}: {error}")
+    finally:
+        own.forget()
+
+
+class _Stream:
+    """The messages of a publisher.
+
+    Attributes:
+        has_gone: Whether the publisher has sent its last message.
+    """
+
+    def __init__(self, queues: SourceQueues, sent: SentPart) -> None:
+        self.has_gone = False
+        self._queues = queues
+        self._sent = sent
+        self._heard = time.monotonic()
+        self._is_ready = False
+        self._thread = threading.get_ident()
+        self._parts: deque[Any] = deque()
+
+    def next(self, seconds: float) -> Any:
+        """Return the next message; None if there is none in time.
+
+        Raises:
+            WeightsError: The publisher has gone.
+        """
+        message = None
+        with contextlib.suppress(ShoalTimeoutError):
+            message = self._queues.take(self._sent.key, ONE, Deadline(seconds))
+            self._heard = time.monotonic()
+        self.has_gone = message == _GONE
+        if self.has_gone or time.monotonic() - self._heard >= _SILENT_S:
+            raise WeightsError(
+                f"{describe_self()}: publish: {self._sent.part}: its publisher has given it up, or died"
+            )
+        return message
+
+    def check(self) -> None:
+        """Raise if the publisher has gone."""
+        # The store calls this in another thread, too, which must not take what this one copies.
+        while threading.get_ident() == self._thread and self.next(0) is not None:
+            pass
+
+    def copy(self, target: memoryview) -> None:
+        """Copy the bytes of a block.
+
+        Raises:
+            WeightsError: The publisher has gone.
+            WeightsCorruptError: Bytes have changed on their way.
+        """
+        at = 0
+        while at < len(target):
+            if not self._parts:
+                self._parts.extend(self._received())
+            part = self._parts.popleft()
+            copy_into(target, [(at, part)])
+            at += part.nbytes
+
+    def _received(self) -> list[Any]:
+        if not self._is_ready:
+            self._queues.put(self._sent.answers, _READY, 0, Deadline(_ANSWER_S))
+            self._is_ready = True
+        while (message := self.next(_SILENT_S)) == _HERE:
+            pass
+        parts = [part for *_, part in message[0]]
+        if self._sent.checksum and digests_of(parts) != message[1]:
+            raise WeightsCorruptError(
+                f"{describe_self()}: publish: {self._sent.part}: its bytes have changed on their way"
+            )
+        return parts
+
+
+class _Arriving:
+    """The blocks of a part that arrives, as those of a state."""
+
+    def __init__(self, sent: SentPart, copy: Callable[[memoryview], None]) -> None:
+        self.pieces = [Piece(size, copy, None) for size in sent.sizes]
+        self.entries = sent.entries
+        self.shards = [_ArrivingShards(shards, copy) for shards in sent.shards]
+
+
+class _ArrivingShards:
+    """Shards that arrive, as those of a `ShardFile`."""
+
+    def __init__(self, sent: _SentShards, copy: Callable[[memoryview], None]) -> None:
+        self.signature, self.nbytes, self.blocks = sent.signature, sent.nbytes, sent.blocks
+        self._sent = sent
+        self._copy = copy
+
+    def counts(self) -> dict[str, int]:
+        return self._sent.counts
+
+    def write(self, memory: memoryview) -> None:
+        for start, size, itemsize, shape, starts, lengths in self._sent.rectangles:
+            whole = np.frombuffer(memory[start : start + size], np.uint8).reshape(*shape, itemsize)
+            pairs = zip(starts, lengths, strict=True)
+            target = whole[tuple(slice(at, at + length) for at, length in pairs)]
+            if target.flags.c_contiguous:
+                self._copy(target.reshape(-1).data)
+                continue
+            values = np.empty(target.shape, np.uint8)
+            self._copy(values.reshape(-1).data)
+            target[...] = values

@@ -1,0 +1,133 @@
+"""Jobs that hang: the doctor and `shoal status` name the culprit, also while the driver is stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from shoal.cli.app import app
+from shoal.state import find_jobs, read_pages
+from support.machines import RAY_TOKEN
+from support.processes import DEADLINE_S, until
+
+pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(200)]
+
+PROGRAM = Path(__file__).with_name("hanging_job.py")
+RAY = """
+import sys, ray
+print(ray.init(num_cpus=32, log_to_driver=False, include_dashboard=False).address_info["gcs_address"], flush=True)
+sys.stdin.read()
+"""
+DEVICES = """
+from shoal.hardware import AcceleratorManager
+from shoal.hardware.accelerators import Device, Restrictions
+
+def register():
+    @AcceleratorManager.register_manager("ACME")
+    class AcmeManager(AcceleratorManager):
+        RESTRICTIONS = Restrictions("ACME_VISIBLE_DEVICES")
+        CCL_BACKEND, CCL_IFNAME, TORCH_DEVICE = "accl", "ACCL_IFNAME", "acme"
+
+        @classmethod
+        def ask(cls):
+            return [Device("A1", index=0)]
+"""
+
+CIRCLE = "A circle, in which none can go on: a:0 waits"
+HANGS = {
+    "receive_from_each_other": CIRCLE,
+    "broadcast_without_a_member": "waits for group:2, which is in no call",
+    "full_channel_of_a_dead_consumer": (
+        "for room in channel 'items', from which consumer:0 gets; it is dead"
+    ),
+    "lock_of_a_stopped_worker": "group:1 waits for group:0, which is stopped",
+    "barrier_of_the_user": "which have been in `meet`",
+    "slow_rank": "waits for group:2, which has been in `share_late`",
+    "stopped_worker": "driver waits for group:1, which is stopped",
+    "constructor_that_never_returns": "driver waits for slow:0, which has been in `__init__`",
+    "wait_for_the_wrong_group": "a:0 waits for b:0, which is in no call",
+    "empty_channel_of_a_producer_that_has_finished": (
+        "of channel 'items', into which producer:0 puts; it is in no call"
+    ),
+    "circle_over_two_channels": CIRCLE,
+    "calls_in_a_circle": CIRCLE,
+}
+"""For each function of the program, what the first sentence says that is not of the driver, which is stopped."""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory, ray_tmpdir):
+    """The variables of the jobs: a Ray for all of them, on a node with one accelerator."""
+    folder = tmp_path_factory.mktemp("hangs")
+    (folder / "acme_devices.py").write_text(DEVICES)
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    made = (
+        os.environ
+        | RAY_TOKEN
+        | {"PYTHONPATH": os.pathsep.join(paths), "SHOAL_EXT_MODULE": "acme_devices"}
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", RAY],
+        env=made,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as ray:
+        address = ray.stdout.readline().strip()
+        yield made | {"RAY_ADDRESS": address}
+        ray.stdin.close()
+
+
+@pytest.fixture
+def hang(request, environment, tmp_path):
+    """Start a job that hangs, and stop its driver; the job ends with the test."""
+    name = request.param
+    job = environment | {"CLUSTER_NAMESPACE": name, "BARRIER": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, str(PROGRAM), name], env=job, stdout=subprocess.PIPE, text=True
+    ) as driver:
+        while (line := driver.stdout.readline()) != "hangs\n":
+            assert line, "the job has ended"
+        yield name, driver
+        for state in states(name):
+            if state.status in ("running", "stopped") and state.rank_path:
+                with suppress(ProcessLookupError):
+                    os.kill(state.pid, signal.SIGKILL)
+        driver.kill()
+    until(lambda: all(state.status == "dead" for state in states(name)))
+
+
+def states(name):
+    (folder,) = [path for job, path in find_jobs().items() if job.startswith(f"{name}@")] or [None]
+    return read_pages(folder) if folder else []
+
+
+def doctor(*options):
+    """The paragraphs of the doctor's report, and its exit code."""
+    done = CliRunner().invoke(app, ["doctor", *options], env={"SHOAL_HANG": "4"})
+    return done.output.splitlines(), done.exit_code
+
+
+@pytest.mark.parametrize("hang", HANGS, indirect=True)
+def test_the_culprit_is_named_first(hang):
+    name, driver = hang
+    until(lambda: "driver" not in {s.address for s in states(name) if s.is_idle}, 60)
+    driver.send_signal(signal.SIGSTOP)
+    report, code = doctor()
+    end = time.monotonic() + DEADLINE_S
+    while HANGS[name] not in _first(report) and time.monotonic() < end:
+        time.sleep(0.5)
+        report, code = doctor()
+    assert HANGS[name] in _first(report), report
+    assert code == 1
+
+
+def _first(report):
+    causes = [line for line in report if line.startswith("- ")]
+    return next((cause for cause in causes if cause != "- driver is stopped."), "")

@@ -1,0 +1,164 @@
+"""What a process that waits for long logs of the processes that it waits for."""
+
+import math
+import os
+import time
+
+import pytest
+
+from shoal.deadline import Deadline, LongWait
+from shoal.observe import long_waits
+from shoal.state import (
+    Activity,
+    ChannelUse,
+    ProcessState,
+    find_jobs,
+    hide_process,
+    job_folder,
+    show_process,
+)
+from support.processes import until
+
+NO_LIMIT = Deadline(math.inf)
+
+
+def call(operation, seconds, *inside):
+    return Activity("call", operation, "", (), 0, time.monotonic() - seconds, 7, tuple(inside))
+
+
+def recv(seconds, peer):
+    return Activity("wait", "recv", "", (peer,), 1, time.monotonic() - seconds, 7)
+
+
+def state(address, *activities, status="running", gets="", most=1):
+    channels = (ChannelUse(gets, "", puts=False, gets=True),) if gets else ()
+    return ProcessState(
+        address, hash(address), 1, 0, 0, status, activities, 0, most_calls=most, channels=channels
+    )
+
+
+@pytest.fixture(autouse=True)
+def page(tmp_path, monkeypatch):
+    """This process is a worker of a job."""
+    monkeypatch.setenv("SHOAL_SHM_DIR", str(tmp_path))
+    show_process("job", "env:0", 0)
+    yield
+    hide_process()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def others(monkeypatch):
+    """Let the pages of the node show some processes."""
+
+    def show(*states):
+        monkeypatch.setattr(long_waits, "read_pages", lambda _: list(states))
+
+    return show
+
+
+def line_of(caplog, seconds=11.0, **options):
+    """The log line of a wait that has taken some seconds."""
+    caplog.clear()
+    with LongWait(lambda: "env:0: recv waits", NO_LIMIT, seconds, **options) as wait:
+        wait.tick()
+    return caplog.messages[0]
+
+
+def remark_on(caplog, **options):
+    return line_of(caplog, **options).removeprefix("env:0: recv waits: waiting for 11 s (no limit)")
+
+
+def test_a_log_line_says_what_the_awaited_process_does(caplog, others):
+    def remark():
+        return remark_on(caplog, operation="recv", peers=lambda: ["actor:0"])
+
+    others(state("actor:0", call("update", 63)))
+    assert remark() == "; actor:0 has been in `update` for 63 s"
+    others(state("actor:0", status="dead"))
+    assert remark() == "; actor:0 is dead"
+    others(state("actor:0", call("f", 70, recv(60, "b:0"))), state("b:0", call("train", 61)))
+    assert remark() == "; b:0 has been in `train` for 61 s"
+    others(
+        state("actor:0", call("f", 70, recv(60, "b:0"))),
+        state("b:0", call("g", 70, recv(61, "actor:0"))),
+    )
+    assert remark() == (
+        "; in a circle: actor:0 waits 60 s in `recv` for b:0; b:0 waits 61 s in `recv` for actor:0"
+    )
+
+
+def test_a_log_line_names_waits_for_each_other_that_another_process_may_end(caplog, others):
+    workers = [state(f"a:{n}", call("f", 70, recv(60, f"a:{1 - n}")), most=9) for n in range(2)]
+    others(state("driver"), *workers)
+    assert remark_on(caplog, peers=lambda: ["a:0"]) == (
+        "; a:0 waits 60 s in `recv` for a:1; a:1 waits 60 s in `recv` for a:0"
+    )
+
+
+def test_a_log_line_says_what_the_other_side_of_a_channel_does(caplog, others):
+    others(state("actor:0", gets="a"))
+    assert remark_on(caplog, operation="put", channel="a") == "; actor:0 is in no call"
+    assert remark_on(caplog, operation="get", channel="a") == (
+        "; no process that puts into it is left"
+    )
+
+
+def test_a_line_of_a_wait_within_another_one_is_about_the_outer_one(caplog, others):
+    others(state("actor:0", call("update", 63)))
+    with LongWait(str, NO_LIMIT, operation="recv", peers=lambda: ["actor:0"]):
+        assert remark_on(caplog, peers=lambda: ["WorkerManager"]).endswith("for 63 s")
+
+
+def test_nothing_is_said_of_what_is_not_known(caplog, others, monkeypatch):
+    others()
+    assert remark_on(caplog, operation="get") == ""
+    assert remark_on(caplog, peers=lambda: ["WorkerManager"]) == ""
+    monkeypatch.setattr(long_waits, "read_pages", lambda _: 1 / 0)
+    assert remark_on(caplog, peers=lambda: ["actor:0"]) == ""
+    monkeypatch.setenv("SHOAL_HANG", "soon")
+    assert remark_on(caplog, peers=lambda: ["actor:0"]) == ""
+    hide_process()
+    assert remark_on(caplog, peers=lambda: ["actor:0"]) == ""
+
+
+def test_a_hang_is_reported_once_in_a_job(caplog, others, monkeypatch):
+    monkeypatch.setenv("SHOAL_HANG", "5")
+    monkeypatch.setattr(long_waits, "_BETWEEN_S", 0.0)
+    others(
+        state("env:0", call("play", 90, recv(65, "actor:0"))),
+        state("actor:0", call("update", 63)),
+    )
+
+    def reports():
+        return [line for line in caplog.messages if "SHOAL_HANG" in line]
+
+    with LongWait(str, NO_LIMIT, 4.0) as wait:
+        wait.tick()
+        assert wait.step() <= 1.0  # it is called in time
+    assert reports() == []
+    for _ in range(2):
+        with LongWait(str, NO_LIMIT, 6.0) as wait:
+            wait.tick()
+            until(reports)
+            assert wait.step() > 1.0
+    assert reports() == [
+        f"driver (pid {os.getpid()}): waits for more than 5 s (SHOAL_HANG). Who waits for whom in this job "
+        "(`shoal doctor`):\n- env:0 waits for actor:0, which has been in `update` for 63 s. env:0 "
+        "waits 65 s in `recv`."
+    ]
+    assert (job_folder() / "reported").exists()
+
+
+def test_a_report_that_finds_nothing_is_left_to_a_later_wait(others, monkeypatch):
+    ran = []
+    monkeypatch.setattr(long_waits, "run_in_thread", lambda function: ran.append(function()))
+    monkeypatch.setenv("SHOAL_HANG", "5")
+    monkeypatch.setattr(long_waits, "_BETWEEN_S", 0.0)
+    others()
+    with LongWait(str, NO_LIMIT, 6.0) as wait:
+        wait.tick()
+        wait.tick()
+    assert len(ran) == 1
+    assert not (job_folder() / "reported").exists()
+    assert list(find_jobs()) == ["job"]

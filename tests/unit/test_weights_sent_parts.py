@@ -1,0 +1,236 @@
+"""Parts of a version that processes of another node publish: what becomes of them, and of errors."""
+
+import threading
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from shoal.deadline import Deadline
+from shoal.errors import (
+    ShoalTimeoutError,
+    ShoalValueError,
+    WeightsClosed,
+    WeightsCorruptError,
+    WeightsError,
+    WeightsMemoryError,
+)
+from shoal.weights import Version, following, layout as layouts, sent_parts
+from shoal.weights.layout import StateLayout
+from shoal.weights.part_names import VersionPart
+from shoal.weights.parts import publish_part
+from shoal.weights.sent_parts import send_part
+from shoal.weights.shards import LocalShard
+from shoal.weights.store import Store
+from support.processes import DEADLINE_S, until
+from support.weights_nodes import Nodes
+
+torch = pytest.importorskip("torch")
+
+MIB = 2**20
+
+
+@pytest.fixture
+def nodes(place, make_weights_folder, monkeypatch):
+    for name in ("_PAUSE_S", "_PATIENCE_S", "_KEPT_S"):
+        monkeypatch.setattr(following, name, 0.1)  # instead of 1, 10 and 20 s
+    monkeypatch.setattr(sent_parts, "_BEAT_S", 0.05)  # instead of 1 s
+    made = Nodes(place, make_weights_folder)
+    monkeypatch.setattr(following, "run_in_thread", made.start)
+    yield made
+    made.close()
+
+
+def start(nodes, state, part, *, sends=True, dtype=None, timeout=DEADLINE_S, queues=None):
+    """Publish a part in a thread, on the home or elsewhere; return what returns or raises its end."""
+    store, publish = nodes.home, publish_part
+    if sends:
+        store, publish = nodes.away, partial(send_part, home=(0, queues or nodes.queues))
+    ended = []
+
+    def work():
+        try:
+            layout = StateLayout(state, dtype, is_part=True)
+            given = {"part": part, "deadline": Deadline(timeout), "checksum": True}
+            ended.append(publish(store, layout=layout, **given))
+        except BaseException as error:  # noqa: BLE001  (the test looks at it)
+            ended.append(error)
+
+    def end():
+        thread.join(DEADLINE_S)
+        if isinstance(ended[0], BaseException):
+            raise ended[0]
+        return ended[0]
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return end
+
+
+def latest(store, version):
+    return store.latest(version.packed(), "a version", Deadline(DEADLINE_S))
+
+
+def names(nodes):
+    """Return the names of files of the home that are those of a part, or of one that is written."""
+    return [path.name for kind in "sup" for path in nodes.home.folder.glob(f"{kind}[0-9]*")]
+
+
+def test_parts_of_two_nodes_become_a_version_like_any_other(nodes):
+    tied = torch.arange(5 * MIB, dtype=torch.float32)  # in several messages
+    sent = {
+        "large": tied,
+        "tied": tied[5:],
+        "strided": torch.arange(12.0).view(3, 4).t(),
+        "empty": torch.empty(0, 3),
+        "array": np.arange(6)[::2],
+        "step": 7,
+    }
+    for number, here in ((3, False), (4, True)):
+        ends = [
+            start(nodes, sent, VersionPart(number, 1, 2), dtype=torch.bfloat16, sends=not here),
+            start(nodes, {"own": torch.ones(3), "step": 7}, VersionPart(number, 0, 2), sends=False),
+        ]
+        assert {end() for end in ends} == {Version(1, number)}
+    found = latest(nodes.away, Version(1, 3))
+    found.verify()
+    assert torch.equal(found["large"], tied.bfloat16())
+    assert found["strided"].tolist() == sent["strided"].tolist()
+    assert found["empty"].shape == (0, 3)
+    assert found["array"].tolist() == [0, 2, 4]
+    assert (found["step"], found["own"].sum()) == (7, 3)
+    found["large"][5] = -1
+    assert found["tied"][0] == -1
+    # The second version has the same parts, all published on the home.
+    sent_one, own = (nodes.home.described(Version(1, number)) for number in (3, 4))
+    assert (sent_one.entries, sent_one.digests) == (own.entries, own.digests)
+    until(lambda: not any(name[0] in "su" for name in names(nodes)))
+
+
+class Slice(NamedTuple):
+    """Stands for a distributed tensor of 4 x 6, of which a process has a half."""
+
+    axis: int
+    half: int
+
+
+@pytest.fixture
+def whole(monkeypatch):
+    """Let `Slice` be published as a distributed tensor is, which has these values."""
+    values = torch.arange(24.0).view(4, 6)
+
+    def shard(name, value, dtype):
+        local = values.chunk(2, value.axis)[value.half]
+        starts = [0, 0]
+        starts[value.axis] = value.half * local.shape[value.axis]
+        return LocalShard(name, local, dtype, (4, 6), tuple(starts), True, (0, 1))
+
+    monkeypatch.setattr(layouts, "is_distributed", lambda value: isinstance(value, Slice))
+    monkeypatch.setattr(layouts, "local_shard", shard)
+    return values
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_shards_of_two_nodes_become_whole_tensors(nodes, whole, both):
+    ends = [
+        start(
+            nodes,
+            {"rows": Slice(0, rank), "columns": Slice(1, rank), f"own.{rank}": rank},
+            VersionPart(1, rank, 2),
+            dtype=torch.bfloat16,
+            sends=both or rank == 1,
+        )
+        for rank in range(2)
+    ]
+    assert {end() for end in ends} == {Version(1, 1)}
+    found = latest(nodes.away, Version(1, 1))
+    found.verify()
+    assert torch.equal(found["rows"], whole.bfloat16())
+    assert torch.equal(found["columns"], whole.bfloat16())
+    assert [found["own.0"], found["own.1"]] == [0, 1]
+
+
+def test_errors_are_those_of_the_home_and_name_the_publisher(nodes):
+    first = start(nodes, {"a": 1}, VersionPart(1, 0, 2))
+    until(lambda: any(name[0] == "s" for name in names(nodes)))
+    with pytest.raises(ShoalValueError, match=r"part 0 of 2 .* is there already, from driver"):
+        start(nodes, {"a": 1}, VersionPart(1, 0, 2))()
+    with pytest.raises(ShoalValueError, match="'a' is in the parts of"):
+        start(nodes, {"a": 2}, VersionPart(1, 1, 2))()
+    second = start(nodes, {"b": 1}, VersionPart(1, 1, 2), sends=False)
+    assert first() == second() == Version(1, 1)
+    with pytest.raises(ShoalValueError, match=r"version=1 after 1\.1") as caught:
+        start(nodes, {"a": 1}, VersionPart(1, 0, 2))()
+    assert "on node 0" in caught.value.__notes__[0]
+    with pytest.raises(
+        ShoalTimeoutError, match=r"part 1 \(published last by driver .* on node 0\)"
+    ):
+        start(nodes, {"a": 1}, VersionPart(2, 0, 2), timeout=0.1)()
+    nodes.away.epoch = None  # as of another process
+    ends = [start(nodes, {str(rank): 1}, VersionPart(1, rank, 2)) for rank in range(2)]
+    assert {end() for end in ends} == {Version(2, 1)}
+
+
+def test_too_little_memory_is_an_error_before_any_byte_is_sent(nodes, monkeypatch):
+    def no_room(store, size):
+        raise WeightsMemoryError(f"no room for {size} bytes")
+
+    monkeypatch.setattr(Store, "take_file", no_room)
+    monkeypatch.setattr(sent_parts, "in_messages", None)
+    with pytest.raises(WeightsMemoryError, match="no room for"):
+        start(nodes, {"a": torch.ones(MIB)}, VersionPart(1, 0, 2))()
+
+
+class Dying:
+    """Queues of a process that is killed, or raises an error, after some messages."""
+
+    def __init__(self, queues, count, error=None):
+        self._queues, self._left, self._error = queues, count, error
+
+    def put(self, *args):
+        self._left -= 1
+        if self._left == -1 and self._error is not None:
+            raise self._error
+        if self._left >= 0 or self._error is not None:
+            self._queues.put(*args)
+
+    def take(self, *args):
+        return self._queues.take(*args)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt("on purpose")])
+def test_a_publisher_that_dies_or_is_interrupted_leaves_nothing(nodes, monkeypatch, count, error):
+    if error is None:
+        monkeypatch.setattr(sent_parts, "_SILENT_S", 0.2)
+        monkeypatch.setattr(sent_parts, "_ANSWER_S", 0.5)
+    state = {"a": torch.ones(5 * MIB)}  # three messages
+    text = "on purpose" if error else "its publisher has given it up, or died"
+    queues = Dying(nodes.queues, count, error)
+    dead = start(nodes, state, VersionPart(1, 0, 2), queues=queues)
+    with pytest.raises(KeyboardInterrupt if error else WeightsError, match=text):
+        dead()
+    until(lambda: names(nodes) == [])
+    assert nodes.home.files() == []
+    assert nodes.home.control.newest is None
+    ends = [start(nodes, {str(rank): rank}, VersionPart(1, rank, 2)) for rank in range(2)]
+    assert {end() for end in ends} == {Version(1, 1)}
+    assert dict(latest(nodes.home, Version(1, 1))) == {"0": 0, "1": 1}
+
+
+def test_bytes_that_changed_on_their_way_are_refused(nodes, monkeypatch):
+    monkeypatch.setattr(sent_parts, "digests_of", lambda parts: [threading.get_ident()])
+    with pytest.raises(
+        WeightsCorruptError, match="part 0 of 2 of version 1: its bytes have changed"
+    ):
+        start(nodes, {"a": torch.ones(3 * MIB)}, VersionPart(1, 0, 2))()
+    until(lambda: names(nodes) == [])
+
+
+def test_a_close_ends_the_wait_of_a_publisher(nodes):
+    waiting = start(nodes, {"a": 1}, VersionPart(1, 0, 2))
+    until(lambda: any(name[0] == "s" for name in names(nodes)))
+    nodes.home.close("enough")
+    with pytest.raises(WeightsClosed, match="were closed: enough"):
+        waiting()
