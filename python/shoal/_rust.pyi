@@ -1066,7 +1066,7 @@ class ChannelBase:
     whose `timeout` is not an int or float or not valid seconds, or whose key is not hashable or has
     no `ShmQueue` in `_direct_puts` or `_direct_gets`; puts that raised an `Exception`, which put nothing; and gets
     that have waited for the timeout or for 0.1 seconds. For any other `Exception` of a get, the
-    result of `_explain(error)` is raised.
+    result of `_explain(error)` is raised. The Python core hands on every call.
 
     Accepts any arguments, for the `__init__` of subclasses.
     """

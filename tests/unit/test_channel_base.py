@@ -68,6 +68,12 @@ def queue(session):
 
 
 @pytest.fixture
+def fast(backend):
+    if backend.__name__.endswith("._pure"):
+        pytest.skip("the Python core hands on every call")
+
+
+@pytest.fixture
 def handle(backend, queue):
     return made(backend, queue)
 
@@ -80,6 +86,7 @@ def made(backend, queue, *bases):
     return handle
 
 
+@pytest.mark.usefixtures("fast")
 def test_usual_calls_are_completed(handle, queue):
     assert handle.put(1) is None
     assert handle.put_nowait(2, 5, "a") is None
@@ -95,6 +102,7 @@ def test_usual_calls_are_completed(handle, queue):
     assert handle.calls == []
 
 
+@pytest.mark.usefixtures("fast")
 def test_queues_come_and_go_by_the_dicts_of_the_sides(handle, queue):
     puts, gets = handle._direct_puts, handle._direct_gets
     puts.clear()
@@ -182,6 +190,7 @@ def test_a_put_that_fails_is_tried_again_slowly(handle, queue):
     assert queue.get_many(9) == [1, 2]
 
 
+@pytest.mark.usefixtures("fast")
 def test_a_get_whose_time_is_over_tells_how_long_it_was(handle):
     assert handle.get(timeout=0.02) == "get"
     (call,) = handle.calls
@@ -189,6 +198,7 @@ def test_a_get_whose_time_is_over_tells_how_long_it_was(handle):
     assert call[6] >= 0.02
 
 
+@pytest.mark.usefixtures("fast")
 def test_the_errors_of_a_get_are_explained(handle, queue):
     with pytest.raises(LookupError, match=r"^explained: get_nowait: queue 'a' is empty$") as caught:
         handle.get_nowait()
@@ -199,6 +209,7 @@ def test_the_errors_of_a_get_are_explained(handle, queue):
     assert handle.calls == [("explain", ChannelEmpty), ("explain", ChannelClosed)]
 
 
+@pytest.mark.usefixtures("fast")
 def test_explain_decides_the_error(backend, queue):
     class Odd:
         def _explain(self, error):
@@ -215,6 +226,7 @@ def test_explain_decides_the_error(backend, queue):
         made(backend, queue, Failing).get_nowait()
 
 
+@pytest.mark.usefixtures("fast")
 def test_an_error_that_is_not_an_exception_is_passed_on(handle, queue):
     with pytest.raises(Stop):
         handle.put(Stopping())
@@ -226,6 +238,7 @@ def test_an_error_that_is_not_an_exception_is_passed_on(handle, queue):
     assert queue.empty()
 
 
+@pytest.mark.usefixtures("fast")
 def test_a_handle_is_gone_with_its_last_reference(backend, queue):
     handle = made(backend, queue)
     handle.put(1)
@@ -264,6 +277,7 @@ def test_a_subclass_takes_any_arguments(backend):
     assert named._direct_puts is not named._direct_gets
 
 
+@pytest.mark.usefixtures("fast")
 def test_a_subclass_may_override_a_call_and_use_it(backend, queue):
     class Twice:
         def put(self, item, *arguments, **keywords):

@@ -3,12 +3,15 @@
 import contextlib
 import gc
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,19 +19,19 @@ import pytest
 from shoal._pure.shm import (
     ShmQueue,
     ShmSession,
-    putting,
-    queue_row,
-    session as made,
+    operations,
     shm_gc,
-    taking,
 )
 from shoal.errors import (
     ChannelCorruptError,
+    ChannelEmpty,
     ChannelError,
+    ChannelFull,
     ChannelMemoryError,
     ChannelNotFoundError,
     ShoalTimeoutError,
 )
+from shoal.remarks import remarks_on
 
 DEADLINE_S = 30
 LARGE = np.zeros(100_000, "u1")
@@ -50,46 +53,20 @@ def tables(session):
     return Path(session.token) / "pure.db"
 
 
-@pytest.mark.parametrize(
-    ("value", "moment"),
-    [("small", "decode"), (LARGE, "decode"), (LARGE, "read_file"), (LARGE, "remove_files")],
-    ids=["small-decode", "large-decode", "large-read", "large-unlink"],
-)
-def test_what_a_signal_cut_off_goes_back_to_its_place(own, queue, monkeypatch, value, moment):
-    """As if Ctrl-C came at the worst moment: the message has already left the queue."""
-    queue.put(value)
-    queue.put("second")
-    real = getattr(taking, moment)
-
-    def interrupted(*arguments, **keywords):
-        monkeypatch.undo()
-        real(*arguments, **keywords)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(taking, moment, interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        queue.get()
-    assert queue.qsize() == 2
-    first = queue.get()
-    assert np.array_equal(first, value)
-    assert queue.get() == "second"
-    del first
-    assert own.stats()["bytes_in_use"] == 0
-
-
-def test_an_unlinked_file_is_written_again(own, queue, monkeypatch):
-    queue.put(np.arange(100_000))
-    real = Path.unlink
-
-    def interrupted(path, missing_ok=False):
-        real(path, missing_ok=missing_ok)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "unlink", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        queue.get()
-    monkeypatch.undo()
-    assert queue.get()[-1] == 99_999
+@contextlib.contextmanager
+def held_tables(session):
+    """Let another process hold the tables, as one does that is stopped within a change."""
+    program = (
+        "import sqlite3, sys\ndb = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "db.execute('BEGIN IMMEDIATE')\nprint(flush=True)\nsys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tables(session))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        process.stdout.readline()
+        yield f"process {process.pid} holds"
 
 
 def test_signals_at_random_moments_lose_nothing(own, queue):
@@ -150,7 +127,7 @@ def test_tables_of_another_version_are_refused(own):
         db.execute("UPDATE session SET format = 99")
     db.close()
     text = (
-        "has tables of version 99, this process knows 5: run the same version of shoal everywhere"
+        "has tables of version 99, this process knows 6: run the same version of shoal everywhere"
     )
     result = subprocess.run(
         [sys.executable, "-c", "import sys\nfrom shoal._pure.shm import ShmSession\nShmSession(sys.argv[1])", own.token],
@@ -163,36 +140,79 @@ def test_tables_of_another_version_are_refused(own):
     assert ChannelError.__name__ in result.stderr
 
 
-@pytest.mark.nightly
 def test_tables_held_by_another_process_do_not_outlast_a_deadline(own, queue):
     queue.put(1)
-    holder = sqlite3.connect(tables(own), isolation_level=None)
-    holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(ShoalTimeoutError, match="another process holds the session's tables"):
-        queue.put(2, timeout=0.05)
-    with pytest.raises(ShoalTimeoutError, match=r"^get: no message in queue 'k' within 0.05 s$"):
-        queue.get(timeout=0.05)
-    holder.execute("ROLLBACK")
-    holder.close()
-    assert queue.get() == 1
+    with held_tables(own) as who:
+        late = f"in queue 'k' within 0.05 s: {who} the session's tables$"
+        with pytest.raises(ShoalTimeoutError, match=f"^put: no room {late}"):
+            queue.put(2, timeout=0.05)
+        with pytest.raises(ShoalTimeoutError, match=f"^put_many: no room {late}"):
+            queue.put_many([2, 3], timeout=0.05)
+        with pytest.raises(ShoalTimeoutError, match=f"^reserve: no room {late}"):
+            queue.reserve(9, "u1", timeout=0.05)
+        with pytest.raises(ShoalTimeoutError, match=f"^get: no message {late}"):
+            queue.get(timeout=0.05)
+        with pytest.raises(ShoalTimeoutError, match=f"^get_batch: no message {late}"):
+            queue.get_batch(0, timeout=0.05)
+    assert queue.get_many(9) == [1]
 
 
-def test_a_search_for_dead_sessions_leaves_a_session_alone_whose_creator_has_not_joined(
-    place, monkeypatch
-):
-    real = made.member_of
+@pytest.mark.nightly
+def test_calls_that_do_not_wait_and_tables_held_by_another_process(own, queue):
+    queue.put(1)
+    with held_tables(own) as who:
+        with pytest.raises(ChannelFull, match=f"^put_nowait: no room in queue 'k': {who}"):
+            queue.put_nowait(2)
+        with pytest.raises(ChannelEmpty, match=f"^get_nowait: no message .* queue 'k': {who}"):
+            queue.get_nowait()
+    assert queue.get_nowait() == 1
+
+
+def test_a_wait_without_a_limit_outlasts_tables_held_by_another_process(own, queue):
+    ticks = threading.Semaphore(0)
+    put = threading.Thread(target=queue.put, args=(1,), kwargs={"waiting": ticks.release})
+    with held_tables(own) as who:
+        put.start()
+        assert all(ticks.acquire(timeout=DEADLINE_S) for _ in range(3))
+        (remark,) = remarks_on(None)
+        assert remark == f"the session at {own.token}: {who} its tables; is it stopped?"
+        queue.arm("get")  # as tasks do, which look again later
+        queue.tell_no_room()
+    put.join(DEADLINE_S)
+    assert queue.get_nowait() == 1
+
+
+def test_what_is_dropped_while_the_tables_are_held_is_released_later(own, queue, place):
+    other = ShmQueue(ShmSession(dir=place), b"k")
+    other.put(1)
+    queue.put(LARGE)
+    arrays = [queue.get(), queue.reserve(10, "u1")]
+    with held_tables(own):
+        arrays.clear()
+        assert other.get(timeout=0) == 1  # the other session is not held
+        queue.qsize()
+    queue.put(2)
+    assert queue.get() == 2
+    assert own.stats()["bytes_in_use"] == 0
+
+
+def test_a_search_for_dead_sessions_leaves_a_session_alone_that_is_being_made(place, monkeypatch):
+    """It runs whenever the creator opens the tables: before and after it has made them."""
+    real = sqlite3.connect
     found = []
 
-    def searched(folder):
+    def searched(*arguments, **options):
         child = os.fork()
         if child == 0:
+            sqlite3.connect = real
             os._exit(len(shm_gc(place)))
         found.append(os.waitpid(child, 0)[1])
-        return real(folder)
+        return real(*arguments, **options)
 
-    monkeypatch.setattr(made, "member_of", searched)
+    monkeypatch.setattr(sqlite3, "connect", searched)
     session = ShmSession(dir=place)
-    assert found == [0]
+    monkeypatch.undo()
+    assert found == [0, 0]
     assert session.stats()["participants"] == 1
     session.close()
 
@@ -206,7 +226,7 @@ def test_sessions_are_made_at_the_same_time(place):
     assert [maker.wait(DEADLINE_S) for maker in makers] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("files", [(), ("locks",), ("locks", "pure.new", "pure.new-wal")])
+@pytest.mark.parametrize("files", [(), ("pure.new", "pure.new-wal")])
 def test_what_died_before_it_was_a_session_is_removed_when_it_is_old(place, files):
     folder = Path(place) / f"shoal-{os.getuid()}-{'0' * 32}"
     folder.mkdir(mode=0o700)
@@ -220,12 +240,38 @@ def test_what_died_before_it_was_a_session_is_removed_when_it_is_old(place, file
 def test_what_is_queued_can_be_taken_where_the_file_system_is_full(own, queue, monkeypatch):
     for i in range(100):
         queue.put(i)
-    monkeypatch.setattr(queue_row, "free_bytes", lambda _: 100_000)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=100, f_frsize=1000))
     for large in (0, 200_000):
         with pytest.raises(ChannelMemoryError, match=r"^put: .* has no room for a message of \d+"):
             queue.put(b"x" * large)
     assert queue.get_many(200) == list(range(100))
     assert own.stats()["descriptors_in_use"] == 0
+
+
+def test_a_reservation_that_could_not_be_written_can_be_put_again(own, queue):
+    size = 4_000_000
+    reservation = queue.reserve(size, "u1")
+    reservation.array[:] = 3
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, before[1]))
+    try:
+        for value in (reservation, np.ones(size, "u1")):
+            with pytest.raises(ChannelMemoryError, match="no room for a message"):
+                queue.put(value)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert own.stats()["bytes_reserved"] == size
+    assert list(Path(own.token).glob("x*")) == []
+    queue.put(reservation)
+    assert queue.get()[-1] == 3
+
+
+def test_small_journals(own, queue):
+    """A journal takes memory: up to 64 pages, plus the size of one change."""
+    for _ in range(300):
+        queue.put(b"x" * 1000)
+        queue.get()
+    assert Path(f"{tables(own)}-wal").stat().st_size < 2 * 64 * 4096
 
 
 def test_a_death_between_a_message_and_its_file_leaves_no_file(own, queue):
@@ -246,16 +292,8 @@ def test_a_death_between_a_message_and_its_file_leaves_no_file(own, queue):
     held = queue.get()
     queue.put(LARGE)
     own.sweep()
-    assert len(list(Path(own.token).glob("x*"))) == 1
+    assert len(list(Path(own.token).glob("x*"))) == 2  # of the held one and the queued one
     assert (held[0], queue.get()[0]) == (1, 0)
-
-
-def test_small_journals(own, queue):
-    """A journal takes memory: up to 64 pages, plus the size of one change."""
-    for _ in range(300):
-        queue.put(b"x" * 1000)
-        queue.get()
-    assert Path(f"{tables(own)}-wal").stat().st_size < 2 * 64 * 4096
 
 
 def test_a_session_whose_folder_was_removed(own, queue):
@@ -281,7 +319,7 @@ def test_a_session_that_is_dropped_within_a_change_is_left_after_it(queue, place
     """The garbage collector may run during a change, and leaving within it would be a deadlock."""
     other = [ShmSession(dir=place)]
     folder = Path(other[0].token)
-    real = queue_row.free_bytes
+    real = operations.free_bytes
     seen = []
 
     def dropping(path):
@@ -289,7 +327,7 @@ def test_a_session_that_is_dropped_within_a_change_is_left_after_it(queue, place
         seen.append(folder.exists())
         return real(path)
 
-    monkeypatch.setattr(queue_row, "free_bytes", dropping)
+    monkeypatch.setattr(operations, "free_bytes", dropping)
     queue.put(1)
     assert seen == [True]
     assert not folder.exists()
@@ -308,12 +346,12 @@ def test_no_other_user_can_use_the_spill_folder(place, tmp_path):
 @pytest.mark.parametrize("reserve", [False, True])
 def test_a_death_while_a_message_is_written_leaves_nothing(own, queue, reserve):
     program = (
-        "import os, signal, sys\nimport numpy as np\nfrom shoal._pure.shm import putting\n"
+        "import os, signal, sys\nimport numpy as np\nfrom shoal._pure.shm.messages import Payload\n"
         "from shoal._pure.shm import ShmQueue, ShmSession\n"
         "queue = ShmQueue(ShmSession(sys.argv[1]), b'k', name='k')\n"
-        "real = putting.write_file\n"
+        "real = Payload.write\n"
         "def write(*arguments):\n    real(*arguments)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "putting.write_file = write\n"
+        "Payload.write = write\n"
         "queue.put(queue.reserve(100_000, 'u1') if int(sys.argv[2]) else np.zeros(100_000, 'u1'))\n"
     )
     ended = subprocess.run(
@@ -326,19 +364,3 @@ def test_a_death_while_a_message_is_written_leaves_nothing(own, queue, reserve):
     stats = own.stats()
     assert (stats["messages"], stats["bytes_in_use"], stats["bytes_reserved"]) == (0, 0, 0)
     assert list(Path(own.token).glob("x*")) == []
-
-
-def test_a_reservation_that_could_not_be_written_can_be_put_again(own, queue, monkeypatch):
-    reservation = queue.reserve(100_000, "u1")
-    reservation.array[:] = 3
-
-    def full(*_):
-        raise ChannelMemoryError("full")
-
-    monkeypatch.setattr(putting, "write_file", full)
-    with pytest.raises(ChannelMemoryError, match="full"):
-        queue.put(reservation)
-    monkeypatch.undo()
-    assert own.stats()["bytes_reserved"] == 100_000
-    queue.put(reservation)
-    assert queue.get()[-1] == 3

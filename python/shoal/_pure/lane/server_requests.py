@@ -23,11 +23,10 @@ from shoal._pure.lane.frames import (
 from shoal._pure.lane.server_state import ServerState
 from shoal._pure.lane.streams import Record
 from shoal._pure.lane.wire import CutError, LateError, Patience, Wire
-from shoal._pure.shm.checks import Call
-from shoal._pure.shm.parcel import ShmParcel
-from shoal._pure.shm.queue import ShmQueue, put_parcel, take_messages
-from shoal._pure.shm.refusal import Refusal
-from shoal._pure.shm.taking import first, up_to_weight
+from shoal._pure.shm.checks import Call, Refusal
+from shoal._pure.shm.messages import ShmParcel
+from shoal._pure.shm.operations import first, up_to_weight
+from shoal._pure.shm.queue import ShmQueue
 from shoal.errors import (
     ChannelClosed,
     ChannelEmpty,
@@ -249,7 +248,7 @@ class Serving:
                     return
             if request.waits:
                 self._report()
-            put_parcel(queue, call, parcel, request.amount)
+            queue._put(call, parcel, request.amount)  # noqa: SLF001  (a friend of the class)
 
         self._on_queue(request, key, put)
 
@@ -297,7 +296,7 @@ class Serving:
             nonlocal counted
             choice = up_to_weight(request.amount, least) if by_weight else first(few)
             try:
-                found = take_messages(queue, call, choice)
+                found = queue._take(call, choice, lease=True)  # noqa: SLF001  (see above)
                 lent.add(len(found))
                 return found
             finally:

@@ -1,17 +1,9 @@
-"""`ChannelBase`: the fast path of a channel's puts and gets, here in Python for the pure core."""
+"""`ChannelBase`: a channel's puts and gets, which the pure core hands on to the slow path."""
 
-import math
-import time
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Final, Self
-
-from shoal._pure.shm.queue import ShmQueue
-from shoal.errors import ShoalTimeoutError
+from typing import TYPE_CHECKING, Any, Self
 
 __all__ = ["ChannelBase"]
-
-_TURN_S: Final = 0.1
-"""Maximum seconds that a get waits in the queue before it takes the slow path."""
 
 
 class ChannelBase:
@@ -19,15 +11,14 @@ class ChannelBase:
 
     __slots__ = ("_direct_gets", "_direct_puts")
     __module__ = "shoal._backend"
-    _direct_puts: dict[Any, ShmQueue]
-    _direct_gets: dict[Any, ShmQueue]
+    _direct_puts: dict[Any, Any]
+    _direct_gets: dict[Any, Any]
 
     if TYPE_CHECKING:  # the subclass has these
         _put_slowly: Any
         _put_nowait_slowly: Any
         _get_slowly: Any
         _get_nowait_slowly: Any
-        _explain: Any
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Create a handle with no queues; the subclass adds and removes them at any time."""
@@ -70,9 +61,6 @@ class ChannelBase:
                 item may be in the channel or not.
             ShoalValueError: The item cannot be pickled, or the weight is not an integer from 0.
         """
-        usual = async_op is False and queue_name is None and _is_usual(timeout)
-        if usual and self._is_put(item, weight, key):
-            return None
         return self._put_slowly(item, weight, key, async_op, timeout, queue_name)
 
     def put_nowait(
@@ -89,8 +77,7 @@ class ChannelBase:
             ChannelFull: There is no room.
             ChannelClosed: The channel was closed. Other errors are the same as for `put`.
         """
-        if queue_name is not None or not self._is_put(item, weight, key):
-            self._put_nowait_slowly(item, weight, key, queue_name)
+        self._put_nowait_slowly(item, weight, key, queue_name)
 
     def get(
         self,
@@ -122,22 +109,7 @@ class ChannelBase:
             PeerLostError: The channel is on another node, and its actor died for good.
             ChannelDecodeError: The item cannot be rebuilt in this process; it is lost.
         """
-        waited = 0.0
-        queue = None
-        if async_op is False and queue_name is None and lease is False and _is_usual(timeout):
-            queue = _direct_queue(self._direct_gets, key)
-        if queue is not None:
-            begun = time.monotonic()
-            try:
-                return queue.get(_TURN_S if timeout is None else min(timeout, _TURN_S))
-            except ShoalTimeoutError:
-                waited = time.monotonic() - begun
-                failed: Exception | None = None
-            except Exception as error:  # noqa: BLE001  (`_explain` decides what to raise)
-                failed = error
-            if failed is not None:
-                raise self._explain(failed)
-        return self._get_slowly(key, async_op, timeout, queue_name, lease, waited)
+        return self._get_slowly(key, async_op, timeout, queue_name, lease, 0.0)
 
     def get_nowait(
         self, key: Hashable = "default_queue", *, queue_name: Hashable = None, lease: bool = False
@@ -147,41 +119,4 @@ class ChannelBase:
         Raises:
             ChannelEmpty: The key holds no item. Other errors are the same as for `get`.
         """
-        usual = queue_name is None and lease is False
-        queue = _direct_queue(self._direct_gets, key) if usual else None
-        if queue is None:
-            return self._get_nowait_slowly(key, queue_name, lease)
-        try:
-            return queue.get_nowait()
-        except Exception as error:  # noqa: BLE001  (`_explain` decides what to raise)
-            failed = error
-        # Outside of the handler, so that the raised error has no context.
-        raise self._explain(failed)
-
-    def _is_put(self, item: Any, weight: Any, key: Any) -> bool:
-        """Try to put an object; return whether it is in the queue. The slow path raises errors."""
-        queue = _direct_queue(self._direct_puts, key)
-        if queue is None:
-            return False
-        try:
-            queue.put_nowait(item, weight)
-        except Exception:  # noqa: BLE001  (nothing was put; the slow path tries again)
-            return False
-        return True
-
-
-def _is_usual(timeout: Any) -> bool:
-    """Whether a timeout is None or valid seconds."""
-    if timeout is None:
-        return True
-    # The comparison is False for NaN.
-    return type(timeout) in (int, float) and 0 <= timeout <= math.inf
-
-
-def _direct_queue(queues: dict[Any, ShmQueue], key: Any) -> ShmQueue | None:
-    """Return the queue of a key; None if the key has to take the slow path."""
-    try:
-        queue = queues.get(key)
-    except Exception:  # noqa: BLE001  (the key is not hashable; the slow path says so)
-        return None
-    return queue if isinstance(queue, ShmQueue) else None
+        return self._get_nowait_slowly(key, queue_name, lease)

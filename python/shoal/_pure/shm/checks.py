@@ -1,13 +1,16 @@
-"""Checks of arguments, with the texts of their errors; and `Call`."""
+"""Checks of arguments, with the texts of their errors; a `Call`, and the `Refusal` of one."""
 
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
-from shoal.errors import ShoalTypeError, ShoalValueError
+from shoal._pure.shm.tables import PATIENCE_S, SHORT_S
+from shoal.errors import ShoalError, ShoalTypeError, ShoalValueError
 
-__all__ = ["LARGEST", "Call", "Waiting", "flag", "text_or_none", "weights_for", "whole"]
+__all__ = ["LARGEST", "Call", "Refusal", "Waiting", "flag", "text_or_none", "weights_for", "whole"]
+
+E = TypeVar("E", bound=ShoalError)
 
 Waiting = Callable[[], object] | None
 
@@ -85,6 +88,54 @@ class Call:
         return max(0.0, self._end - time.monotonic())
 
     @property
+    def patience(self) -> float:
+        """Seconds for which one attempt waits for tables that another process holds.
+
+        Most hold them for microseconds, and at most as long as it takes to write a large message.
+        """
+        return SHORT_S if self.seconds else PATIENCE_S
+
+    @property
     def over(self) -> bool:
         """Whether the time is over."""
         return time.monotonic() >= self._end
+
+
+class Refusal(NamedTuple):
+    """Why a queue refuses a put or a get now, for messages and for the errors' attribute.
+
+    Attributes:
+        kind: `messages`, `backlog`, `bytes`, `memory`, `empty` or `weight`; or `held`, which only
+            this core knows: another process holds the tables.
+        held: The messages or bytes that the queue or the session holds; or that process, if known.
+        bound: Its bound, or the weight that a batch needs.
+        length: Number of bytes of the message.
+    """
+
+    kind: str
+    held: int = 0
+    bound: int = 0
+    length: int = 0
+
+    def why(self) -> str:
+        """Return the reason in words."""
+        kind, held, bound, length = self
+        if kind == "messages":
+            return f"it holds {held} messages, as many as maxsize={bound} allows"
+        if kind == "backlog":
+            return f"it holds {held} messages, as many as the session's backlog allows"
+        if kind == "bytes":
+            return f"it holds {held} bytes of max_bytes={bound}, and this message has {length}"
+        if kind == "memory":
+            used = f"({held} of {bound} bytes)"
+            return f"the session's memory is used up {used}, and this message has {length}"
+        if kind == "held":
+            who = f"process {held}" if held else "another process"
+            return f"{who} holds the session's tables"
+        return f"it holds {held} messages"
+
+    def of(self, error: E) -> E:
+        """Add this refusal to an error, which is returned."""
+        if self.kind != "held":
+            error.__dict__["refusal"] = tuple(self)
+        return error

@@ -1,10 +1,11 @@
-"""The folders of sessions: chooses, creates, checks and removes them.
+"""The folders of sessions: chooses, creates, checks and removes them; which participants have died.
 
 A folder is accessible to its owner only, and its name cannot be guessed.
 """
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import secrets
@@ -15,25 +16,15 @@ import time
 import warnings
 from pathlib import Path
 
-from shoal._pure.shm.participants import is_dead, participants
-from shoal._pure.shm.schema import FORMAT, SCHEMA
-from shoal._pure.shm.tables import gone, use_once
+from shoal._pure.shm.tables import FORMAT, SCHEMA, access, connect, gone
 from shoal.errors import ChannelError, ChannelMemoryError, ShoalValueError
 from shoal.process import ProcessId, is_running, process_of
 
 __all__ = [
-    "LOCKS",
-    "TABLES",
-    "checked_token",
-    "collect",
-    "create",
-    "folder_for",
-    "free_bytes",
-    "remove",
-    "spare",
-]
+    "TABLES", "bell_of", "checked_token", "collect", "create", "folder_for", "free_bytes",
+    "is_dead", "participants", "remove", "spare",
+]  # fmt: skip
 
-LOCKS = "locks"
 TABLES = "pure.db"
 _UNFINISHED = "pure.new"
 _OF_RUST = "ctl"
@@ -48,15 +39,11 @@ _ATTEMPTS = 8
 """Maximum attempts to remove a folder in which another process creates files meanwhile."""
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _BEING_MADE_S = 3600.0
-"""Seconds for which a folder without tables counts as a session that is being created."""
+"""Seconds for which a folder without participants counts as a session that is being created."""
 
 
 def folder_for(wanted: str | None, name: str) -> Path:
-    """Return the parent folder for a new session: the wanted one, or for None a default.
-
-    Raises:
-        ShoalValueError: `wanted` is not a folder that can be written to.
-    """
+    """Return the parent folder for a new session: the wanted one, or for None a default."""
     if wanted is not None:
         if not os.access(wanted, os.W_OK | os.X_OK) or not Path(wanted).is_dir():
             raise ShoalValueError(f"{name}={wanted!r}: expected a folder that can be written to")
@@ -84,26 +71,20 @@ def free_bytes(folder: Path) -> int:
 
 
 def create(parent: Path, max_bytes: int, backlog: int, policy: str, spill: Path | None) -> Path:
-    """Create the folder of a session, with its tables.
-
-    Raises:
-        ChannelMemoryError: There is no room.
-    """
+    """Create the folder of a session, with its tables."""
     folder = parent / f"shoal-{os.getuid()}-{secrets.token_hex(16)}"
     facts = (FORMAT, max_bytes, backlog, policy, spill and str(spill / folder.name))
 
-    def fill(db: sqlite3.Connection) -> None:
-        db.executescript(f"BEGIN;{SCHEMA}")
-        db.execute(
-            "INSERT INTO session (format, max_bytes, backlog, policy, spill) VALUES (?, ?, ?, ?, ?)",
-            facts,
-        )
-        db.execute("COMMIT")
+    def fill() -> None:
+        with contextlib.closing(connect(folder / _UNFINISHED, create=True)) as db:
+            db.executescript(f"BEGIN;{SCHEMA}")
+            names = "format, max_bytes, backlog, policy, spill"
+            db.execute(f"INSERT INTO session ({names}) VALUES (?, ?, ?, ?, ?)", facts)  # noqa: S608  (they are constants)
+            db.execute("COMMIT")
 
     try:
         folder.mkdir(mode=0o700)
-        (folder / LOCKS).touch(mode=0o600)
-        use_once(folder / _UNFINISHED, fill, create=True)
+        access.use(fill)
         # Renamed last, so that other processes never find incomplete tables.
         (folder / _UNFINISHED).rename(folder / TABLES)
         if spill is not None:
@@ -115,13 +96,7 @@ def create(parent: Path, max_bytes: int, backlog: int, policy: str, spill: Path 
 
 
 def checked_token(token: str) -> Path:
-    """Return the folder that a token names.
-
-    Raises:
-        ShoalValueError: The text is not a token.
-        ChannelNotFoundError: The session is gone.
-        ChannelError: The session belongs to another user or backend.
-    """
+    """Return the folder that a token names."""
     folder = Path(token)
     if not folder.is_absolute() or not _NAME.fullmatch(folder.name):
         raise ShoalValueError(f"token={token!r}: expected what Session.token returned")
@@ -143,31 +118,10 @@ def checked_token(token: str) -> Path:
     return folder
 
 
-def collect(wanted: str | None, own: set[Path]) -> list[str]:
-    """Remove this user's sessions whose participants are all dead.
-
-    Args:
-        wanted: The folder to search; None for the default ones.
-        own: The folders of this process's sessions, which are left alone.
-
-    Returns:
-        The folders that were removed.
-    """
-    if wanted is not None and not Path(wanted).is_dir():
-        raise ShoalValueError(f"dir={wanted!r}: expected a folder")
-    parents = _defaults() if wanted is None else [Path(wanted).absolute()]
-    sessions = [folder for parent in dict.fromkeys(parents) for folder in _sessions(parent)]
-    return [str(folder) for folder in sessions if folder not in own and _remove_if_dead(folder)]
-
-
 def spare(folder: Path, pid: int) -> None:
     """Keep a session for ten seconds even if all participants die, as long as `pid` is alive.
 
     `pid` is a process that starts replacements for the dead.
-
-    Raises:
-        ChannelMemoryError: There is no room for the file.
-        ChannelError: The file cannot be written.
     """
     try:
         # Not truncated, so that a reader always finds the old line or the new one.
@@ -183,19 +137,6 @@ def spare(folder: Path, pid: int) -> None:
         raise ChannelError(f"spare: the session: {why}") from error
 
 
-def _is_spared(folder: Path) -> bool:
-    path = folder / _SPARED
-    try:
-        if abs(time.time() - path.stat().st_mtime) >= _SPARED_S:
-            return False
-        host, pid, started = path.read_text().partition("\n")[0].split(" ")
-        return is_running(ProcessId(host, int(pid), int(started)))
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError):
-        return True  # the file is being written
-
-
 def remove(folder: Path, spill: str | None) -> None:
     """Remove the folder of a session, and the folder of its spilled messages.
 
@@ -209,66 +150,106 @@ def remove(folder: Path, spill: str | None) -> None:
         shutil.rmtree(spill, ignore_errors=True)
 
 
+def collect(wanted: str | None, own: set[Path]) -> list[str]:
+    """Remove this user's dead sessions in a folder, by default in all; return those removed.
+
+    The folders of this process's own sessions are left alone.
+    """
+    if wanted is not None and not Path(wanted).is_dir():
+        raise ShoalValueError(f"dir={wanted!r}: expected a folder")
+    removed = []
+    for parent in dict.fromkeys(_defaults() if wanted is None else [Path(wanted).absolute()]):
+        with contextlib.suppress(OSError):
+            for folder in sorted(parent.iterdir()):
+                name = _NAME.fullmatch(folder.name)
+                mine = name and int(name[1]) == folder.stat().st_uid == os.getuid()
+                if mine and folder not in own and _remove_if_dead(folder):
+                    removed.append(str(folder))
+    return removed
+
+
+def participants(db: sqlite3.Connection) -> list[int]:
+    """Return the numbers of the participants."""
+    return [row["id"] for row in db.execute("SELECT id FROM participants").fetchall()]
+
+
+def bell_of(folder: Path, number: int) -> Path:
+    """Return the path of a participant's doorbell, a named pipe that the participant has locked."""
+    return folder / f"b{number}"
+
+
+def is_dead(folder: Path, number: int) -> bool:
+    """Whether a participant has died: the kernel releases the lock on its bell with its process."""
+    try:
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        bell = os.open(bell_of(folder, number), flags)
+    except OSError:
+        return False  # the session was removed, or this process has too many files open
+    try:
+        # Shared: a child that another thread forks now has this descriptor too, for long.
+        fcntl.flock(bell, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(bell)
+    return True
+
+
 def _defaults() -> list[Path]:
     chosen = os.environ.get("SHOAL_SHM_DIR")
     folders = [Path(chosen).absolute()] if chosen else []
     return [*folders, Path("/dev/shm"), Path(tempfile.gettempdir())]  # noqa: S108  (the kernel's folder for this)
 
 
-def _sessions(parent: Path) -> list[Path]:
-    found = []
-    with contextlib.suppress(OSError):
-        for folder in sorted(parent.iterdir()):
-            name = _NAME.fullmatch(folder.name)
-            if name and int(name[1]) == os.getuid() and folder.stat().st_uid == os.getuid():
-                found.append(folder)
-    return found
-
-
 def _remove_if_dead(folder: Path) -> bool:
     """Remove the folder of a session without living participants; return whether it was removed."""
     dead, spill = False, None
     with contextlib.suppress(OSError):
-        if _is_spared(folder):
-            return False
-        dead, spill = _examined(folder) if (folder / TABLES).exists() else _unfinished(folder)
+        old = time.time() - folder.stat().st_mtime >= _BEING_MADE_S
+        if (folder / TABLES).exists():
+            dead, spill = (False, None) if _is_spared(folder) else _examined(folder, old=old)
+        elif old:  # the creator may have died before the session was complete
+            dead = all(file.name.startswith(_UNFINISHED) for file in folder.iterdir())
     if dead:
         remove(folder, spill)
     return dead
 
 
-def _unfinished(folder: Path) -> tuple[bool, None]:
-    """Return whether the creator of a folder died before the session was complete."""
-    old = time.time() - folder.stat().st_mtime >= _BEING_MADE_S
-    return old and all(
-        file.name == LOCKS or file.name.startswith(_UNFINISHED) for file in folder.iterdir()
-    ), None
+def _is_spared(folder: Path) -> bool:
+    path = folder / _SPARED
+    try:
+        if abs(time.time() - path.stat().st_mtime) >= _SPARED_S:
+            return False
+        host, pid, started = path.read_text().partition("\n")[0].split(" ")
+        return is_running(ProcessId(host, int(pid), int(started)))
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True  # the file is being written
 
 
-def _examined(folder: Path) -> tuple[bool, str | None]:
+def _examined(folder: Path, *, old: bool) -> tuple[bool, str | None]:
     """Return whether a session is a leftover, and the folder of its spilled messages.
 
     One without participants is a leftover only if it is old: it may be in creation, or was kept.
     """
-    locks = os.open(folder / LOCKS, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    old = time.time() - os.fstat(locks).st_mtime >= _BEING_MADE_S
 
-    def examine(db: sqlite3.Connection) -> tuple[bool, str | None]:
-        version, spill = db.execute("SELECT format, spill FROM session").fetchone()
-        rows = participants(db) if version == FORMAT else []
-        if version != FORMAT or not (rows or old) or not all(is_dead(row, locks) for row in rows):
-            return False, None
-        # From now on no process can join; if one has joined meanwhile, nothing is changed.
-        closed = db.execute(
-            "UPDATE session SET closed = 1 "
-            "WHERE ? = (SELECT coalesce(max(id), 0) FROM participants)",
-            (max((row[0] for row in rows), default=0),),
-        )
-        return closed.rowcount == 1, spill
+    def examine() -> tuple[bool, str | None]:
+        with contextlib.closing(connect(folder / TABLES)) as db:
+            version, spill = db.execute("SELECT format, spill FROM session").fetchone()
+            found = participants(db) if version == FORMAT else []
+            known = version == FORMAT and (found or old)
+            if not known or not all(is_dead(folder, number) for number in found):
+                return False, None
+            # From now on no process can join; if one has joined meanwhile, nothing is changed.
+            closed = db.execute(
+                "UPDATE session SET closed = 1 "
+                "WHERE ? = (SELECT coalesce(max(id), 0) FROM participants)",
+                (max(found, default=0),),
+            )
+            return closed.rowcount == 1, spill
 
     try:
-        return use_once(folder / TABLES, examine)
+        return access.use(examine)
     except sqlite3.Error as error:
         return old and getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED, None
-    finally:
-        os.close(locks)

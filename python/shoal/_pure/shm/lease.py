@@ -4,10 +4,8 @@ import os
 import sqlite3
 from typing import Any, NoReturn, Self, final
 
-from shoal._pure.shm.files import remove_files
-from shoal._pure.shm.member import Member
-from shoal._pure.shm.participants import requeue
-from shoal._pure.shm.schema import LEASED
+from shoal._pure.shm.member import Member, remove_files, requeue
+from shoal._pure.shm.tables import LEASED
 from shoal.errors import ShoalValueError
 
 __all__ = ["ShmMessage", "leased"]
@@ -21,18 +19,14 @@ class ShmMessage:
     without `ack`, it stays leased until this process ends or leaves the session.
     """
 
-    __slots__ = (
-        "_given_back", "_member", "_pid", "_redelivered", "_row", "_session", "_value", "_weight",
-    )  # fmt: skip
+    __slots__ = ("_ended", "_member", "_pid", "_row", "_session", "_value")
     __module__ = "shoal.shm"
     _member: Member
     _pid: int
-    _row: sqlite3.Row | None
+    _row: sqlite3.Row
     _session: object
     _value: Any
-    _redelivered: bool
-    _weight: int
-    _given_back: bool
+    _ended: str
 
     def __init__(self) -> None:
         raise TypeError("cannot create 'shoal.shm.ShmMessage' instances")
@@ -40,19 +34,19 @@ class ShmMessage:
     @property
     def value(self) -> Any:
         """The object."""
-        if self._given_back:
+        if self._ended == "give_back":
             raise ShoalValueError("the message was given back")
         return self._value
 
     @property
     def redelivered(self) -> bool:
         """Whether a previous consumer gave it back, died or left the session without `ack`."""
-        return self._redelivered
+        return bool(self._row["redelivered"])
 
     @property
     def weight(self) -> int:
         """Its weight in a batch."""
-        return self._weight
+        return int(self._row["weight"])
 
     def ack(self) -> None:
         """Acknowledge the message, which ends the lease. Idempotent. `value` stays valid."""
@@ -60,35 +54,28 @@ class ShmMessage:
 
     def give_back(self) -> None:
         """Return the message to the end of its queue; any consumer gets it. Idempotent."""
-        if self._end("give_back"):
-            self._given_back = True
+        self._end("give_back")
 
-    def _end(self, op: str) -> bool:
-        """End the lease; return False if it has ended before."""
-        row, member = self._row, self._member
-        if row is None:
-            return False
+    def _end(self, op: str) -> None:
+        if self._ended:
+            return
         if os.getpid() != self._pid:
             raise ShoalValueError(
                 f"{op}: the message was leased by process {self._pid}, not by this one"
             )
-        number, file = row["id"], row["file"]
 
-        def end(db: sqlite3.Connection) -> None:
-            mine = db.execute(
-                "SELECT 1 FROM messages WHERE id = ? AND state = ? AND owner = ?",
-                (number, LEASED, member.me),
-            ).fetchone()
-            if mine is not None and op == "give_back":
-                requeue(db, number)
-            elif mine is not None:
-                db.execute("DELETE FROM messages WHERE id = ?", (number,))
+        mine = (self._row["id"], LEASED, self._member.me)
+        query = "FROM messages WHERE id = ? AND state = ? AND owner = ?"
 
-        member.write(op, end)
-        self._row = self._session = None
-        if op == "ack":
-            remove_files([file])
-        return True
+        def end(db: sqlite3.Connection) -> list[sqlite3.Row]:
+            if op == "ack":
+                return db.execute(f"DELETE {query} RETURNING file", mine).fetchall()
+            if db.execute(f"SELECT 1 {query}", mine).fetchone() is not None:
+                requeue(db, mine[0])
+            return []
+
+        remove_files(self._member.write(op, end))
+        self._ended, self._session = op, None
 
     def __enter__(self) -> Self:
         return self
@@ -108,12 +95,6 @@ def leased(member: Member, session: object, row: sqlite3.Row, value: Any) -> Shm
     session, and the message would be delivered again.
     """
     message = object.__new__(ShmMessage)
-    message._member = member
-    message._session = session
-    message._pid = os.getpid()
-    message._row = row
-    message._value = value
-    message._redelivered = bool(row["redelivered"])
-    message._weight = row["weight"]
-    message._given_back = False
+    message._member, message._session, message._pid = member, session, os.getpid()
+    message._row, message._value, message._ended = row, value, ""
     return message

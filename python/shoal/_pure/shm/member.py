@@ -2,70 +2,66 @@
 
 import atexit
 import contextlib
+import fcntl
 import os
 import sqlite3
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
-from shoal._pure.shm.doorbell import Doorbell
-from shoal._pure.shm.files import remove_orphans
-from shoal._pure.shm.folders import LOCKS, TABLES, remove
-from shoal._pure.shm.participants import (
-    is_dead,
-    participants,
-    release,
-    sweep,
-    take_lock,
+from shoal._pure.shm.folders import TABLES, bell_of, is_dead, participants, remove
+from shoal._pure.shm.tables import (
+    FORMAT,
+    LEASED,
+    LOANED,
+    QUEUED,
+    SHORT_S,
+    HeldError,
+    access,
+    connect,
+    gone,
+    use,
 )
-from shoal._pure.shm.schema import FORMAT
-from shoal._pure.shm.tables import LONGEST_S, LockedError, Tables, access, gone, later
 from shoal.errors import ChannelClosed, ChannelError, ChannelNotFoundError, ShoalError
 from shoal.fork import ChildStage, in_child
-from shoal.process import own_process
+from shoal.remarks import annotate_waits
 
-__all__ = ["PATIENCE_S", "Facts", "Member", "facts_of", "member_of", "own_folders"]
+__all__ = [
+    "Member", "facts_of", "member_of", "own_folders", "remove_files", "requeue", "stay_silent",
+]  # fmt: skip
 
 T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
 
-PATIENCE_S: Final = 1.0
-"""Seconds that one attempt waits for the tables while another process holds them."""
-
+_LONGEST_S: Final = 30.0
+"""Maximum seconds to wait for the tables; others hold them only while they write a message."""
 _SWEEP_EVERY_S: Final = 0.5
+_HELD_LATELY_S: Final = 5.0
+"""Seconds for which log lines of waits say that the tables were held; waits try more often."""
 
 
-class Facts(NamedTuple):
-    """The arguments that a session was created with."""
-
-    max_bytes: int
-    backlog: int
-    policy: str
-    spill: str | None
-
-
-def facts_of(folder: Path, db: sqlite3.Connection) -> Facts:
-    """Return the arguments of a session.
+def facts_of(folder: Path, db: sqlite3.Connection) -> tuple[int, int, str, str | None]:
+    """Return `max_bytes`, `backlog`, `policy` and `spill` of a session.
 
     Raises:
         ChannelError: Another version of shoal made the tables.
     """
-    version, *facts = db.execute(
-        "SELECT format, max_bytes, backlog, policy, spill FROM session"
-    ).fetchone()
+    query = "SELECT format, max_bytes, backlog, policy, spill FROM session"
+    version, *facts = db.execute(query).fetchone()
     if version != FORMAT:
         raise ChannelError(
             f"the session at {folder} has tables of version {version}, this process knows "
             f"{FORMAT}: run the same version of shoal everywhere"
         )
-    return Facts(*facts)
+    max_bytes, backlog, policy, spill = facts
+    return max_bytes, backlog, policy, spill
 
 
 class Member:
-    """This process as a participant of a session; it joins with its first use.
+    """This process as a participant of a session; it joins with its first change.
 
     Args:
         folder: The session's folder.
@@ -73,34 +69,45 @@ class Member:
     Attributes:
         me: The participant number of this process; 0 before it has joined.
         handles: Number of session objects of this process.
-        bell: The doorbells of the session.
         keeps: Whether the session's files stay when this process leaves as the last participant.
+        max_bytes: Maximum number of bytes of the session's messages.
+        backlog: Maximum number of messages of a queue without a bound.
+        policy: How a put behaves when there is no memory.
+        spill: The folder for messages that do not fit, or None.
+        held: When this process last gave up waiting for the tables, and what was said then.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.me = 0
-        self.handles = 0
+        self.me = self.handles = 0
         self.keeps = False
-        self.bell = Doorbell(folder)
-        self._locks = -1
+        self.held = (-_HELD_LATELY_S, "")
+        self._db: sqlite3.Connection | None = None
+        self._bell = -1
+        self._due: set[int] = set()  # the participants whose bells to ring
         self._serial = 0
         self._swept = time.monotonic()
-        self._tables = Tables(folder / TABLES)
-        self.facts = self._tables.read(partial(facts_of, folder))
-        self._folders = [folder, *([Path(self.facts.spill)] if self.facts.spill else [])]
+        _all.add(self)
+        facts = self._run(lambda db: facts_of(folder, db), _LONGEST_S)
+        self.max_bytes, self.backlog, self.policy, self.spill = facts
+        self._folders = [folder, *([Path(self.spill)] if self.spill else [])]
 
     def write(
         self,
         op: str,
-        work: Callable[[sqlite3.Connection], T],
-        patience: float = LONGEST_S,
+        work: Work[T],
         undone: Callable[[], None] | None = None,
+        patience: float = _LONGEST_S,
     ) -> T:
-        """Run a transaction, then ring the bells that are due; see `Tables.write`.
+        """Run work as one transaction: all of it or nothing; then ring the bells that are due.
+
+        After an exception the work may be committed nevertheless, if a signal came at the very end;
+        `undone` is called if the work was rolled back.
 
         Raises:
             ChannelClosed: This process has closed the session.
+            HeldError: Another process held the tables for `patience` seconds.
+            ChannelError: The tables are gone or damaged, or there is no room.
         """
 
         def working(db: sqlite3.Connection) -> T:
@@ -109,57 +116,54 @@ class Member:
             return work(db)
 
         def change() -> T:
-            if not self.me:
-                self.join(op)
-            return self._changed(working, patience, undone)
+            self.join(op, patience)
+            return self._change(working, undone, patience)
 
         return self._used(op, change)
 
-    def read(self, op: str, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run one query; see `Tables.read`."""
-        return self._used(op, lambda: self._tables.read(work))
+    def write_soon(self, op: str, work: Work[Any]) -> None:
+        """Run a transaction for a wait, which tries again; or not, while the tables are held."""
+        with contextlib.suppress(HeldError):
+            self.write(op, work, patience=SHORT_S)
 
-    def version(self, op: str) -> tuple[int, int]:
-        """Return a value that differs whenever any process may have changed the session."""
-        return self._used(op, self._tables.version)
+    def read(self, op: str, work: Work[T], patience: float = _LONGEST_S) -> T:
+        """Run one query; raises the same errors as `write`."""
+        return self._used(op, lambda: self._run(work, patience))
 
-    def later(self, work: Callable[[sqlite3.Connection], Any]) -> None:
-        """Run a transaction that releases something, now or soon; finalizers can call this."""
+    def later(self, work: Work[T], then: Callable[[T], object] = bool) -> None:
+        """Run a transaction that releases something, now or soon; finalizers can call this.
 
-        def run() -> None:
-            if self.me:  # otherwise this process has left, which released everything
-                self._changed(work, PATIENCE_S)
+        Afterwards `then` is called with its result.
+        """
+        # After this process has left, which releases everything, there is nothing to do.
+        access.later(lambda patience: self.me and then(self._change(work, None, patience)))
 
-        later(run)
+    def forget(self, message: int) -> None:
+        """Delete a message that this process holds, now or soon; finalizers can call this."""
+        query = "DELETE FROM messages WHERE id = ? AND state <> ? AND owner = ? RETURNING file"
+        mine = (message, QUEUED, self.me)
+        self.later(lambda db: db.execute(query, mine).fetchall(), remove_files)
 
     def arm(self, op: str, queue: int, side: str) -> None:
         """Note that this process waits at a side of a queue."""
-        self.write(
-            op,
-            lambda db: db.execute(
-                "INSERT OR IGNORE INTO armed (participant, queue, side) VALUES (?, ?, ?)",
-                (self.me, queue, side),
-            ),
-            PATIENCE_S,
-        )
+        query = "INSERT OR IGNORE INTO armed (participant, queue, side) VALUES (?, ?, ?)"
+        self.write_soon(op, lambda db: db.execute(query, (self.me, queue, side)))
 
-    def bell_descriptor(self, op: str) -> int:
-        """Return the descriptor of this process's doorbell."""
+    def bell(self, op: str) -> int:
+        """Return the descriptor of this process's doorbell, into which others write."""
         self.join(op)
-        return self.bell.descriptor(self.me)
+        return self._bell
 
     def new_path(self, *, spilled: bool) -> Path:
         """Return the path for a new file of this process."""
         self._serial += 1
         return self._folders[-1 if spilled else 0] / f"x{self.me}.{self._serial}"
 
-    def sweep(self, patience: float = LONGEST_S) -> dict[str, int]:
-        """Clean up after dead participants."""
+    def sweep(self, patience: float = _LONGEST_S) -> dict[str, int]:
+        """Clean up after dead participants; return what `ShmSession.sweep` returns."""
         self._swept = time.monotonic()
-        swept: dict[str, int] = remove_orphans(
-            self._folders,
-            lambda work: self.write("sweep", work, patience),
-            lambda db: sweep(db, self.me, self._locks),
+        swept: dict[str, int] = self._tidied(
+            lambda work: self.write("sweep", work, None, patience), self._sweep
         )
         return swept
 
@@ -167,24 +171,22 @@ class Member:
         """Clean up after dead participants if this process has not done so for a while."""
         if time.monotonic() - self._swept >= _SWEEP_EVERY_S:
             self._swept = time.monotonic()
-            others = self.read("sweep", participants)
-            if any(is_dead(row, self._locks, self.me) for row in others):
-                with contextlib.suppress(LockedError):
-                    self.sweep(PATIENCE_S)
+            with contextlib.suppress(HeldError):
+                found = self.read("sweep", participants, SHORT_S)
+                if any(is_dead(self.folder, number) for number in found):
+                    self.sweep(SHORT_S)
 
-    def join(self, op: str) -> None:
+    def join(self, op: str, patience: float = _LONGEST_S) -> None:
         """Become a participant, if this process is not one yet."""
         with access.lock:
             self.check_open(op)
             if self.me:
                 return
             try:
-                flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-                self._locks = os.open(self.folder / LOCKS, flags)
-                self.me = self._tables.write(self._entered)
+                self.me = self._change(self._enter, None, patience)
             except BaseException as error:
-                self._close_lock()
-                if isinstance(error, OSError):
+                self.forget_parent()
+                if isinstance(error, FileNotFoundError):
                     raise gone(self.folder) from None
                 raise
 
@@ -193,24 +195,23 @@ class Member:
 
         Can be called at any time, also by the garbage collector.
         """
-        later(self._let_go)
+        access.later(self._let_go)
 
-    def leave(self) -> None:
+    def leave(self, patience: float) -> None:
         """Leave the session and release everything; the last participant removes the session."""
         goes = False
-        try:
-            if self.me:
-                goes = remove_orphans(self._folders, self._changed, self._left)
-        except LockedError:
-            raise
-        except ShoalError:
-            pass  # the session was removed, with everything in it
-        self._tables.close()
-        self.bell.close(self.me)
-        self.me = 0
-        self._close_lock()
+        if self.me:
+            try:
+                goes = self._tidied(lambda work: self._change(work, None, patience), self._leave)
+            except HeldError:
+                raise
+            except ShoalError:
+                pass  # the session was removed, with everything in it
+            bell_of(self.folder, self.me).unlink(missing_ok=True)
+        self.disconnect()
+        self.forget_parent()
         if goes:
-            remove(self.folder, self.facts.spill)
+            remove(self.folder, self.spill)
 
     def check_open(self, op: str) -> None:
         """Refuse an operation of a session that this process has closed.
@@ -222,59 +223,20 @@ class Member:
             stay_silent()
             raise ChannelClosed(f"{op}: the session is closed in this process")
 
+    def disconnect(self) -> None:
+        """Close the connection; a later call opens a new one."""
+        with access.lock:
+            db, self._db = self._db, None
+            if db is not None:
+                db.close()
+
     def forget_parent(self) -> None:
-        """Forget, in a forked child, that its parent is a participant."""
+        """Forget that this process, or in a forked child its parent, is a participant."""
         self.me = 0
-        self.bell.close()
-        self._close_lock()
-
-    def _changed(
-        self,
-        work: Callable[[sqlite3.Connection], T],
-        patience: float = LONGEST_S,
-        undone: Callable[[], None] | None = None,
-    ) -> T:
-        """Run a transaction, then ring the bells of the processes that it concerns."""
-
-        def change(db: sqlite3.Connection) -> T:
-            result = work(db)
-            self.bell.note_due(db)
-            return result
-
-        try:
-            return self._tables.write(change, patience, undone)
-        finally:
-            self.bell.ring()
-
-    def _let_go(self) -> None:
-        self.handles -= 1
-        if self.handles == 0:
-            _members.pop(self.folder, None)
-            later(self.leave)
-
-    def _left(self, db: sqlite3.Connection) -> bool:
-        """Remove this process; return whether the session goes too."""
-        sweep(db, self.me, self._locks)
-        release(db, self.me)
-        goes = not self.keeps and not participants(db)
-        if goes:
-            db.execute("UPDATE session SET closed = 1")
-        return goes
-
-    def _entered(self, db: sqlite3.Connection) -> int:
-        if db.execute("SELECT closed FROM session").fetchone()[0]:
-            raise gone(self.folder)
-        number = db.execute(
-            "INSERT INTO participants (host, pid, started) VALUES (?, ?, ?) RETURNING id",
-            own_process(),
-        ).fetchone()[0]
-        take_lock(self._locks, number)  # before others can see the row
-        return int(number)
-
-    def _close_lock(self) -> None:
-        locks, self._locks = self._locks, -1
-        if locks >= 0:
-            os.close(locks)
+        self._due.clear()
+        bell, self._bell = self._bell, -1
+        if bell >= 0:
+            os.close(bell)
 
     def _used(self, op: str, use: Callable[[], T]) -> T:
         self.check_open(op)
@@ -284,6 +246,143 @@ class Member:
             # Another thread may have closed the session meanwhile, which may have removed it.
             self.check_open(op)
             raise
+
+    def _run(self, work: Work[T], patience: float) -> T:
+        try:
+            return use(self.folder / TABLES, lambda: work(self._connected()), patience)
+        except HeldError as error:
+            self.held = time.monotonic(), str(error)
+            raise
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._db is None:
+            self._db = connect(self.folder / TABLES)
+        return self._db
+
+    def _change(self, work: Work[T], undone: Callable[[], None] | None, patience: float) -> T:
+        def change(db: sqlite3.Connection) -> T:
+            if db.in_transaction:  # a signal came before the rollback of an earlier call
+                db.execute("ROLLBACK")
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                result = work(db)
+                due = db.execute("DELETE FROM armed WHERE due = 1 RETURNING participant").fetchall()
+                self._due.update(row["participant"] for row in due)
+                db.execute("COMMIT")
+            except BaseException as error:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                elif not isinstance(error, sqlite3.Error):
+                    raise  # a signal came after the end of the transaction
+                if undone is not None:
+                    undone()
+                raise
+            return result
+
+        try:
+            return self._run(change, patience)
+        finally:
+            self._ring()
+
+    def _ring(self) -> None:
+        while self._due:
+            # Fails if the process has gone or has no bell; another thread may ring it too.
+            with contextlib.suppress(OSError, KeyError):
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+                bell = os.open(bell_of(self.folder, self._due.pop()), flags)
+                with os.fdopen(bell, "wb", buffering=0) as pipe:
+                    pipe.write(b"\0")
+
+    def _tidied(self, write: Callable[[Work[Any]], Any], work: Work[Any]) -> Any:
+        """Do work in a transaction, then remove the files without a message; return its result.
+
+        A process is killed before it can remove a file, or while it writes one. The row of a new
+        message is committed after its file is written, in one transaction. So a file that is listed
+        before a transaction, and has no row in it, belongs to no message.
+        """
+        listed = {path for folder in self._folders for path in folder.glob("x*")}
+
+        def working(db: sqlite3.Connection) -> tuple[Any, set[Path]]:
+            result = work(db)
+            rows = db.execute("SELECT file FROM messages WHERE file IS NOT NULL").fetchall()
+            return result, listed - {Path(row["file"]) for row in rows}
+
+        result, orphans = write(working)
+        for path in orphans:
+            path.unlink(missing_ok=True)
+        return result
+
+    def _enter(self, db: sqlite3.Connection) -> int:
+        if db.execute("SELECT closed FROM session").fetchone()[0]:
+            raise gone(self.folder)
+        added = db.execute("INSERT INTO participants DEFAULT VALUES RETURNING id").fetchone()
+        bell = bell_of(self.folder, added["id"])
+        bell.unlink(missing_ok=True)  # of a process that was killed here
+        os.mkfifo(bell, 0o600)
+        # Open for writing too: a pipe whose last writer has gone is always readable.
+        self._bell = os.open(bell, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        fcntl.flock(self._bell, fcntl.LOCK_EX)  # before others can see the row
+        return int(added["id"])
+
+    def _let_go(self, _: float) -> None:
+        self.handles -= 1
+        if self.handles == 0:
+            _members.pop(self.folder, None)
+            access.later(self.leave)
+
+    def _leave(self, db: sqlite3.Connection) -> bool:
+        """Remove this process; return whether the session goes too."""
+        self._sweep(db)
+        _release(db, self.me)
+        goes = not self.keeps and not participants(db)
+        if goes:
+            db.execute("UPDATE session SET closed = 1")
+        return goes
+
+    def _sweep(self, db: sqlite3.Connection) -> dict[str, int]:
+        """Release all that dead participants held."""
+        dead = [number for number in participants(db) if is_dead(self.folder, number)]
+        states = [state for number in dead for state in _release(db, number)]
+        for number in dead:
+            bell_of(self.folder, number).unlink(missing_ok=True)
+        lost = states.count(LOANED)
+        if dead:
+            query = "UPDATE session SET lost = lost + ?, recovered = recovered + ?"
+            db.execute(query, (lost, len(states)))
+        redelivered = states.count(LEASED)
+        found = {"recovered": len(states), "redelivered": redelivered, "lost": lost}
+        return {"dead": len(dead), **found}
+
+
+def _release(db: sqlite3.Connection, number: int) -> list[int]:
+    """Remove a participant and release all that it held; return the states of these messages."""
+    query = "SELECT id, state FROM messages WHERE state <> ? AND owner = ? ORDER BY id"
+    rows = db.execute(query, (QUEUED, number)).fetchall()
+    for message, state in rows:
+        if state == LEASED:
+            requeue(db, message)
+    db.execute("DELETE FROM messages WHERE state <> ? AND owner = ?", (QUEUED, number))
+    db.execute("DELETE FROM participants WHERE id = ?", (number,))
+    return [state for _, state in rows]
+
+
+def requeue(db: sqlite3.Connection, message: int) -> None:
+    """Put a leased message at the end of its queue again, as redelivered."""
+    columns = "queue, sender, kind, weight, size, memory, written, data, file"
+    db.execute(
+        f"INSERT INTO messages (state, redelivered, {columns}) "  # noqa: S608  (they are constants)
+        f"SELECT {QUEUED}, 1, {columns} FROM messages WHERE id = ?",
+        (message,),
+    )
+    db.execute("DELETE FROM messages WHERE id = ?", (message,))
+
+
+def remove_files(deleted: list[sqlite3.Row]) -> int:
+    """Remove the files of messages that were deleted; return the number of messages."""
+    for row in deleted:
+        if row["file"] is not None:
+            Path(row["file"]).unlink(missing_ok=True)
+    return len(deleted)
 
 
 _members: dict[Path, Member] = {}
@@ -297,7 +396,6 @@ def member_of(folder: Path) -> Member:
         member = _members.get(folder)
         if member is None:
             member = _members[folder] = Member(folder)
-            _all.add(member)
         member.handles += 1
         return member
 
@@ -320,13 +418,34 @@ def _leave_all() -> None:
     _ending.set()
     for member in list(_members.values()):
         member.handles = 0
-        later(member.leave)
+        access.later(member.leave)
+    access.catch_up()
 
 
-def _forget_parent() -> None:
+def _held(_: object) -> str:
+    """Return the remark on a long wait that another process holds the tables of a session."""
+    since = time.monotonic() - _HELD_LATELY_S
+    return "; ".join(text for when, text in (member.held for member in list(_all)) if when > since)
+
+
+def _before_fork() -> None:
+    """Close all connections: parent and child open their own."""
+    access.lock.acquire()
+    for member in list(_all):
+        member.disconnect()
+
+
+def _in_parent() -> None:
+    access.lock.release()
+
+
+def _in_child() -> None:
+    access.renew()
     for member in list(_all):
         member.forget_parent()
 
 
+annotate_waits(_held)
 atexit.register(_leave_all)
-in_child(ChildStage.RENEW, _forget_parent)
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent)
+in_child(ChildStage.RENEW, _in_child)

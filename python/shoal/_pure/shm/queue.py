@@ -1,21 +1,31 @@
 """`ShmQueue`: one queue of a session, the public class of the pure core."""
 
+import contextlib
 import os
+import sqlite3
+import time
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, Self
 
-from shoal._pure.shm.checks import Call, Waiting, flag, weights_for, whole
-from shoal._pure.shm.files import remove_files
-from shoal._pure.shm.lease import ShmMessage, leased
-from shoal._pure.shm.parcel import ShmParcel, payload_of
-from shoal._pure.shm.payload import encode
-from shoal._pure.shm.putting import Message, put, wait_for_room
-from shoal._pure.shm.queue_row import QueueRow, open_queue
-from shoal._pure.shm.refusal import Refusal
-from shoal._pure.shm.reservation import ShmReservation, message_of, reserved
+from shoal._pure.shm.checks import Call, Refusal, Waiting, flag, weights_for, whole
+from shoal._pure.shm.lease import leased
+from shoal._pure.shm.member import remove_files
+from shoal._pure.shm.messages import ShmParcel, decode, encode, payload_of
+from shoal._pure.shm.operations import (
+    Choose,
+    Message,
+    QueueRow,
+    first,
+    open_queue,
+    peeked,
+    put,
+    take,
+    up_to_weight,
+)
+from shoal._pure.shm.reservation import ShmReservation, put_reserved, reserved
 from shoal._pure.shm.session import ShmSession, joined
-from shoal._pure.shm.taking import Choice, Taking, first, peeked, up_to_weight
+from shoal._pure.shm.tables import LEASED, LOANED
 from shoal.errors import (
     ChannelDecodeError,
     ChannelEmpty,
@@ -25,8 +35,16 @@ from shoal.errors import (
     ShoalValueError,
 )
 
-__all__ = ["ShmQueue", "checked_queue_key", "nothing_taken", "put_parcel", "take_messages"]
+__all__ = ["STATS", "ShmQueue", "checked_queue_key", "nothing_taken"]
 
+STATS: Final = """
+    count AS messages, bytes, puts, gets,
+    (SELECT count(*) FROM armed WHERE queue = q.id AND side = 'put') AS producers_waiting,
+    (SELECT count(*) FROM armed WHERE queue = q.id AND side = 'get') AS consumers_waiting,
+    coalesce(? - (SELECT written FROM messages WHERE queue = q.id AND state = 0 ORDER BY id LIMIT 1),
+    0.0) AS oldest_s
+"""
+"""The columns of a queue's statistics, from a row of the table `queues AS q`."""
 _LONGEST_KEY: Final = 65_535
 _LARGEST_MAXSIZE: Final = 2**20
 
@@ -159,11 +177,20 @@ class ShmQueue:
 
     def displace(self, all: bool = False) -> int:  # noqa: A002  (as in the contract)
         """Drop the oldest message, or with `all` every message, but only if the queue is full."""
-        every = flag(all, "all")
+        limit = -1 if flag(all, "all") else 1
         row = self._entered("displace")
-        files = row.member.write("displace", lambda db: row.displace(db, every=every))
-        remove_files(files)
-        return len(files)
+
+        def drop(db: sqlite3.Connection) -> list[sqlite3.Row]:
+            count, _, closed, _ = row.counters(db)
+            if closed or count < row.bound:
+                return []
+            first = "SELECT id FROM messages WHERE queue = ? AND state = 0 ORDER BY id LIMIT ?"
+            query = f"DELETE FROM messages WHERE id IN ({first}) RETURNING file"  # noqa: S608  (it is a constant)
+            dropped = db.execute(query, (row.number, limit)).fetchall()
+            db.execute("UPDATE session SET dropped = dropped + ?", (len(dropped),))
+            return dropped
+
+        return remove_files(row.member.write("displace", drop))
 
     def reserve(
         self,
@@ -181,12 +208,15 @@ class ShmQueue:
         """Return the weights and copies of the first messages, which stay in the queue."""
         if n is not None:
             whole(n, "n", 0)
-        return peeked(self._entered("peek"), n, parcels=self._parcels)
+        return peeked(self._entered("peek"), n, self._value)
 
     def stats(self) -> dict[str, float]:
         """Return how the queue is used."""
         row = self._entered("stats")
-        return row.member.write("stats", row.stats)
+        values = (time.monotonic(), row.number)
+        query = f"SELECT {STATS} FROM queues AS q WHERE id = ?"  # noqa: S608  (it is a constant)
+        found = row.member.write("stats", lambda db: db.execute(query, values).fetchone())
+        return dict(found)
 
     def qsize(self) -> int:
         """Return the number of messages in the queue; other processes may change it at once."""
@@ -204,7 +234,7 @@ class ShmQueue:
     def tell_no_room(self) -> None:
         """Report that a put waits for memory, so that no get waits for more than can come."""
         row = self._entered("tell_no_room")
-        row.member.write("tell_no_room", row.press)
+        row.member.write_soon("tell_no_room", row.press)
 
     def close(self) -> None:
         """Refuse further puts in all processes; messages can still be taken. Idempotent."""
@@ -214,20 +244,20 @@ class ShmQueue:
 
     def fileno(self) -> int:
         """Return the doorbell of this process and session: readable after an armed event."""
-        return self._entered("fileno").member.bell_descriptor("fileno")
+        return self._entered("fileno").member.bell("fileno")
 
     def clear_bell(self) -> None:
         """Make the doorbell unreadable until it is rung again."""
-        member = self._entered("clear_bell").member
-        member.bell_descriptor("clear_bell")
-        member.bell.clear()
+        bell = self._entered("clear_bell").member.bell("clear_bell")
+        with contextlib.suppress(BlockingIOError):
+            while os.read(bell, 4096):
+                pass
 
     def arm(self, side: Literal["get", "put"]) -> None:
         """Have the doorbell rung once when this side may succeed, or when the queue is closed."""
         if side not in ("get", "put"):
             raise ShoalValueError(f"side={side!r}: expected 'get' or 'put'")
         row = self._entered("arm")
-        row.member.bell_descriptor("arm")
         row.member.arm("arm", row.number, side)
         row.member.sweep_when_due()
 
@@ -251,41 +281,36 @@ class ShmQueue:
 
     def _put(self, call: Call, obj: Any, weight: int) -> None:
         row = self._entered(call.op)
-        if not isinstance(obj, (ShmParcel, ShmReservation)):  # these are encoded already
-            wait_for_room(row, call)
-        put(row, call, _message(row, obj, weight))
+        if isinstance(obj, ShmReservation):
+            put_reserved(row, call, obj, weight)
+        elif isinstance(obj, ShmParcel):
+            put(row, call, Message(payload_of(obj), weight, obj.sender))
+        else:
+            put(row, call, lambda: Message(encode(obj), weight, os.getpid()))
 
-    def _take(self, call: Call, choice: Choice, *, lease: bool) -> list[Any]:
+    def _take(self, call: Call, choose: Choose, *, lease: bool) -> list[Any]:
         flag(lease, "lease")
         row = self._entered(call.op)
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed
-        taking = Taking(row, call, choice, lease=lease, parcels=self._parcels)
-        try:
-            taken, refusal = taking.run()
-            result = [
-                leased(row.member, self._session, *pair) if lease else pair[1] for pair in taken
-            ]
-            self._failed = taking.failed
-        except BaseException:
-            taking.put_back()
-            raise
-        # Signals arrive at calls; there is no call between here and the caller.
+
+        def made(message: sqlite3.Row, memory: Any) -> Any:
+            value = self._value(message, memory)
+            return leased(row.member, self._session, message, value) if lease else value
+
+        state = LEASED if lease else LOANED
+        result, refusal, failed = take(row, call, choose, made, state)
         if result:
+            self._failed = failed
             return result
-        raise nothing_taken(row.name, call, refusal)
+        raise failed or nothing_taken(row.name, call, refusal)
 
-
-def put_parcel(queue: ShmQueue, call: Call, parcel: ShmParcel, weight: int) -> None:
-    """Put a parcel, with a call that its caller has made."""
-    row = queue._entered(call.op)  # noqa: SLF001  (a friend of the class)
-    put(row, call, _message(row, parcel, weight))
-
-
-def take_messages(queue: ShmQueue, call: Call, choice: Choice) -> list[ShmMessage]:
-    """Take messages on lease, with a call that its caller has made."""
-    return queue._take(call, choice, lease=True)  # noqa: SLF001  (a friend of the class)
+    def _value(self, message: sqlite3.Row, memory: Any) -> Any:
+        """Return the object of a message, or its parcel."""
+        if self._parcels:
+            return ShmParcel(message["kind"], memory, message["sender"])
+        return decode(message["kind"], memoryview(memory))
 
 
 def checked_queue_key(key: Any) -> bytes:
@@ -297,22 +322,15 @@ def checked_queue_key(key: Any) -> bytes:
     return key
 
 
-def _message(row: QueueRow, obj: Any, weight: int) -> Message:
-    """Return the message of an object."""
-    if isinstance(obj, ShmReservation):
-        return message_of(obj, row.member, weight)
-    if type(obj) is ShmParcel:
-        return Message(payload_of(obj), weight, sender=obj.sender)
-    return Message(encode(obj), weight)
-
-
 def nothing_taken(name: str, call: Call, refusal: Refusal) -> ShoalError:
     """Return the error of a get that found nothing in time."""
+    held = f": {refusal.why()}" if refusal.kind == "held" else ""
     if call.op == "get_nowait":
-        return refusal.of(ChannelEmpty(f"{call.op}: {name} is empty"))
+        text = f"no message can be taken from {name}{held}" if held else f"{name} is empty"
+        return refusal.of(ChannelEmpty(f"{call.op}: {text}"))
     late = f"within {call.seconds:g} s"
-    if call.op != "get_batch":
-        return refusal.of(ShoalTimeoutError(f"{call.op}: no message in {name} {late}"))
+    if held or call.op != "get_batch":
+        return refusal.of(ShoalTimeoutError(f"{call.op}: no message in {name} {late}{held}"))
     return refusal.of(
         ShoalTimeoutError(
             f"{call.op}: {name} did not reach weight {refusal.bound} {late}: {refusal.why()}"

@@ -1,15 +1,15 @@
 """`shm_queues`: the queues of a session for a process that does not take part in it."""
 
-import sqlite3
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
 
 from shoal._pure.shm.checks import text_or_none
 from shoal._pure.shm.folders import TABLES, checked_token
-from shoal._pure.shm.member import PATIENCE_S, facts_of
-from shoal._pure.shm.queue_row import STATS
-from shoal._pure.shm.tables import Tables
+from shoal._pure.shm.member import facts_of
+from shoal._pure.shm.queue import STATS
+from shoal._pure.shm.tables import PATIENCE_S, connect, use
 from shoal.errors import ShoalTypeError
 
 __all__ = ["shm_queues"]
@@ -22,15 +22,12 @@ def shm_queues(token: str) -> list[dict[str, Any]]:
     if text_or_none(token, "token") is None:
         raise ShoalTypeError("token=None: expected a str")
     folder = checked_token(token)
-    tables = Tables(folder / TABLES)
-    try:
-        # Not as patient as a participant: a process that is stopped may hold the tables.
-        return tables.read(lambda db: _listed(folder, db), PATIENCE_S)
-    finally:
-        tables.close()
+    # Not as patient as a participant: a process that is stopped may hold the tables.
+    return use(folder / TABLES, lambda: _listed(folder), PATIENCE_S)
 
 
-def _listed(folder: Path, db: sqlite3.Connection) -> list[dict[str, Any]]:
-    facts_of(folder, db)
-    found = [dict(row) for row in db.execute(_QUEUES, (time.monotonic(),))]
+def _listed(folder: Path) -> list[dict[str, Any]]:
+    with contextlib.closing(connect(folder / TABLES)) as db:
+        facts_of(folder, db)
+        found = [dict(row) for row in db.execute(_QUEUES, (time.monotonic(),))]
     return [{**row, "closed": bool(row["closed"])} for row in found]

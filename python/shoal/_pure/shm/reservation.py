@@ -11,13 +11,12 @@ from typing import Any, NoReturn, Self, final
 
 from shoal._pure.shm.checks import LARGEST, Call, whole
 from shoal._pure.shm.member import Member
-from shoal._pure.shm.payload import encode
-from shoal._pure.shm.putting import Claim, Message, reserve
-from shoal._pure.shm.queue_row import QueueRow
+from shoal._pure.shm.messages import encode
+from shoal._pure.shm.operations import Message, QueueRow, put, reserve
 from shoal.errors import ChannelMemoryError, DependencyError, ShoalTypeError, ShoalValueError
 from shoal.pickling import is_quantized
 
-__all__ = ["ShmReservation", "message_of", "reserved"]
+__all__ = ["ShmReservation", "put_reserved", "reserved"]
 
 
 @final
@@ -29,10 +28,13 @@ class ShmReservation:
     be written to any more.
     """
 
-    __slots__ = ("__weakref__", "_array", "_claim")
+    __slots__ = ("__weakref__", "_array", "_ended", "_member", "_number", "_pid")
     __module__ = "shoal.shm"
     _array: Any
-    _claim: Claim
+    _member: Member
+    _number: int
+    _pid: int
+    _ended: str
 
     def __init__(self) -> None:
         raise TypeError("cannot create 'shoal.shm.ShmReservation' instances")
@@ -40,12 +42,15 @@ class ShmReservation:
     @property
     def array(self) -> Any:
         """The memory as a writable numpy array, or as a torch tensor for a torch dtype."""
-        self._claim.check()
+        if self._ended:
+            raise ShoalValueError(f"the reservation was {self._ended}")
         return self._array
 
     def cancel(self) -> None:
         """Release the memory. Idempotent; does nothing after the put."""
-        self._claim.cancel()
+        if not self._ended and self._pid == os.getpid():
+            self._ended = "cancelled"
+            self._member.forget(self._number)
 
     def __enter__(self) -> Self:
         return self
@@ -57,24 +62,17 @@ class ShmReservation:
         raise TypeError("cannot pickle 'shoal.shm.ShmReservation' object")
 
 
-def message_of(reservation: ShmReservation, member: Member, weight: int) -> Message:
-    """Return the message to put for a reservation.
-
-    Raises:
-        ShoalValueError: It was put or cancelled, or was made in another session or process.
-    """
-    claim, array = reservation._claim, reservation.array
-    if claim.member is not member or claim.pid != os.getpid():
+def put_reserved(queue: QueueRow, call: Call, reservation: ShmReservation, weight: int) -> None:
+    """Put a reservation of this process, waiting for room in the queue."""
+    array = reservation.array
+    if reservation._member is not queue.member or reservation._pid != os.getpid():
         raise ShoalValueError("the reservation was made by another process, or in another session")
-    return Message(encode(array), weight, claim)
+    put(queue, call, Message(encode(array), weight, os.getpid(), reservation._number))
+    reservation._ended = "put"
 
 
 def reserved(queue: QueueRow, call: Call, shape: Any, dtype: Any) -> ShmReservation:
-    """Reserve memory for an array.
-
-    Raises:
-        ShoalError: The shape or the dtype is not valid, or there is no memory.
-    """
+    """Reserve memory for an array."""
     sizes = _checked_shape(shape)
     kind, item_size = _kind(dtype)
     size = math.prod(sizes) * item_size
@@ -83,13 +81,14 @@ def reserved(queue: QueueRow, call: Call, shape: Any, dtype: Any) -> ShmReservat
             f"room for shape {shape} cannot be reserved: expected at most 16 dimensions, and no "
             "more bytes than memory can have"
         )
-    claim = reserve(queue, call, size)
+    number = reserve(queue, call, size)
     try:
         made = object.__new__(ShmReservation)
-        made._array, made._claim = _array(bytearray(max(size, 1)), sizes, kind), claim
-        weakref.finalize(made, claim.cancel).atexit = False
+        made._array = _array(bytearray(max(size, 1)), sizes, kind)
+        made._member, made._number, made._pid, made._ended = queue.member, number, os.getpid(), ""
+        weakref.finalize(made, queue.member.forget, number).atexit = False
     except BaseException as error:
-        claim.cancel()
+        queue.member.forget(number)
         if isinstance(error, MemoryError):
             raise ChannelMemoryError(
                 f"{call.op}: this process has no room for {size} bytes"

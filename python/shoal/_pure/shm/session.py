@@ -6,22 +6,18 @@ import weakref
 from pathlib import Path
 from typing import Final, Self
 
+from shoal._pure.shm import folders
 from shoal._pure.shm.checks import text_or_none, whole
-from shoal._pure.shm.folders import (
-    checked_token,
-    collect,
-    create,
-    folder_for,
-    free_bytes,
-    remove,
-    spare,
-)
 from shoal._pure.shm.member import Member, member_of, own_folders, stay_silent
 from shoal.errors import ChannelClosed, ShoalTypeError, ShoalValueError
 
 __all__ = ["ShmSession", "joined", "shm_gc"]
 
 _BACKLOG: Final = 65_535
+_OWN: Final = {
+    "dir": None, "max_bytes": None, "memory_policy": "block", "spill_dir": None, "backlog": _BACKLOG
+}  # fmt: skip
+"""The defaults of the arguments that do not go with a token."""
 _LARGEST_BACKLOG: Final = 2**20
 _LARGEST_PID: Final = 2**31 - 1
 _POLICIES: Final = ("block", "error", "spill")
@@ -61,17 +57,11 @@ class ShmSession:
         if not isinstance(memory_policy, str):
             raise ShoalTypeError(f"memory_policy={memory_policy!r}: expected a str")
         if token is not None:
-            own = {
-                "dir": dir is not None,
-                "max_bytes": max_bytes is not None,
-                "memory_policy": memory_policy != "block",
-                "spill_dir": spill_dir is not None,
-                "backlog": backlog != _BACKLOG,
-            }
-            for name, given in own.items():
-                if given:
+            given = (dir, max_bytes, memory_policy, spill_dir, backlog)
+            for (name, default), value in zip(_OWN.items(), given, strict=True):
+                if value != default:
                     raise ShoalValueError(f"{name} with a token: the session has its own")
-            folder = checked_token(token)
+            folder = folders.checked_token(token)
         else:
             folder = _create(dir, max_bytes, memory_policy, spill_dir, backlog)
         self = object.__new__(cls)
@@ -118,12 +108,12 @@ class ShmSession:
     def spare(self, pid: int) -> None:
         """Keep the session for ten seconds even if all participants die, while `pid` is alive."""
         whole(pid, "pid", 1, _LARGEST_PID)
-        spare(self._checked("spare").folder, pid)
+        folders.spare(self._checked("spare").folder, pid)
 
     def remove(self) -> None:
         """Remove the session's files, so that no process can join it any more."""
         member = self._checked("remove")
-        remove(member.folder, member.facts.spill)
+        folders.remove(member.folder, member.spill)
 
     def trim(self) -> None:
         """Do nothing: this core keeps no memory that no message uses."""
@@ -151,17 +141,13 @@ class ShmSession:
 
 
 def joined(session: ShmSession, op: str) -> Member:
-    """Return the `Member` of a session that is open.
-
-    Raises:
-        ChannelClosed: The session was closed in this process.
-    """
+    """Return the `Member` of a session, which must be open."""
     return session._checked(op)  # noqa: SLF001  (one class in two files)
 
 
 def shm_gc(dir: str | None = None) -> list[str]:  # noqa: A002  (as in tempfile)
     """Remove this user's sessions of this backend whose participants are all dead."""
-    return collect(text_or_none(dir, "dir"), own_folders())
+    return folders.collect(text_or_none(dir, "dir"), own_folders())
 
 
 def _create(
@@ -174,11 +160,11 @@ def _create(
         whole(max_bytes, "max_bytes", 1)
     if spill_dir is not None and policy != "spill":
         raise ShoalValueError(f"spill_dir={spill_dir!r}: it needs memory_policy='spill'")
-    parent = folder_for(wanted, "dir")
-    collect(str(parent), own_folders())
+    parent = folders.folder_for(wanted, "dir")
+    folders.collect(str(parent), own_folders())
     if max_bytes is None:
-        max_bytes = max(1, min(_MOST_BYTES, free_bytes(parent) // _SHARE))
+        max_bytes = max(1, min(_MOST_BYTES, folders.free_bytes(parent) // _SHARE))
     spill = None
     if policy == "spill":
-        spill = folder_for(spill_dir or tempfile.gettempdir(), "spill_dir")
-    return create(parent, max_bytes, backlog, policy, spill)
+        spill = folders.folder_for(spill_dir or tempfile.gettempdir(), "spill_dir")
+    return folders.create(parent, max_bytes, backlog, policy, spill)

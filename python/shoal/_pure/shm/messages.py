@@ -1,29 +1,40 @@
-"""Encodes objects as messages, and decodes those of both cores.
+"""Encodes objects as messages, and decodes those of both cores; the files of large ones.
 
 The layout is that of the Rust crate `shoal-format`, whose page has a table: a head, which is one
 value, and behind it pieces of 4 KiB or more, each from a multiple of 64 bytes on. This core encodes
 every object as a pickle, and decodes all types of values.
 """
 
+import errno
 import importlib
 import math
+import mmap
+import os
+import pickle
 import struct
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Self, SupportsIndex, final
 
-from shoal.errors import DependencyError
+from shoal._pure.shm.checks import whole
+from shoal.errors import ChannelMemoryError, DependencyError, ShoalTypeError
 from shoal.pickling import dumps, loads
 
-__all__ = ["KINDS", "LARGE", "Payload", "decode", "encode"]
+__all__ = ["LARGE", "Memory", "Payload", "ShmParcel", "decode", "encode", "payload_of", "read_file"]
 
 LARGE: Final = 64 * 1024
 """Payloads of at least this many bytes are in files, and parts of this size arrive as views."""
 
+_WITH_BUFFERS: Final = 5
+"""Lowest pickle protocol that supports buffers beside the pickle."""
+_BESIDE: Final = 4096
+"""Parcels of at least this many bytes are pickled as a buffer beside the pickle."""
+_LARGEST_SENDER: Final = 2**32 - 1
+
 _PLAIN: Final = 1
 _PIECES: Final = 2
-KINDS: Final = (_PLAIN, _PIECES)
+_KINDS: Final = (_PLAIN, _PIECES)
 """The kinds of messages: only a head, and a head with pieces behind it."""
 
 _ALIGNMENT: Final = 64
@@ -31,6 +42,7 @@ _NUMBER: Final = 8
 _PIECE: Final = 4096
 _DEEPEST: Final = 32
 _MOST_DIMENSIONS: Final = 16
+_LONG: Final = "something in it is longer than the rest of it"
 _SHORT: Final = 254
 """The first byte of a length of 4 bytes; the next one is that of a length of 8."""
 _LIST: Final = 12
@@ -67,6 +79,42 @@ class Payload:
         for offset, part in self.parts:
             data[offset : offset + len(part)] = part
         return data
+
+    def write(self, path: Path) -> None:
+        """Write its bytes into a file.
+
+        Raises:
+            ChannelMemoryError: There is no room.
+        """
+        try:
+            with path.open("wb") as file:
+                for offset, part in self.parts:
+                    file.seek(offset)
+                    file.write(part)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise ChannelMemoryError(
+                f"{path.parent} has no room for a message of {self.size} bytes: {error.strerror}"
+            ) from error
+
+
+class Memory(mmap.mmap):
+    """The bytes of a message that was in a file; unlike a bytearray, it can be referenced weakly."""
+
+
+def read_file(path: Path, size: int) -> Memory:
+    """Return the bytes of a file.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is too short.
+    """
+    with path.open("rb") as file:
+        memory = Memory(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if file.readinto(memory) != size:
+            raise ValueError(f"the message is damaged: it has less than {size} bytes")
+    return memory
 
 
 def encode(obj: Any) -> Payload:
@@ -127,7 +175,7 @@ class _Decoder:
 
     def __init__(self, kind: int, data: memoryview) -> None:
         start, length = 0, len(data)
-        if kind not in KINDS or (kind == _PIECES and length < _NUMBER):
+        if kind not in _KINDS or (kind == _PIECES and length < _NUMBER):
             raise ValueError(
                 f"the message is damaged: it is of kind {kind} where {_PLAIN} or {_PIECES} was "
                 "expected"
@@ -179,26 +227,29 @@ class _Decoder:
 
     def _array(self) -> Any:
         numpy = importlib.import_module("numpy")
-        index = self._take(1)[0]
-        if index >= len(_ARRAYS):
-            raise self._damage("it has a dtype that does not exist here")
-        dtype = numpy.dtype(_ARRAYS[index])
+        dtype = numpy.dtype(self._one_of(_ARRAYS))
         shape, size = self._shape(dtype.itemsize)
-        return (
-            numpy.ndarray(shape, dtype, self._buffer(size)) if size else numpy.empty(shape, dtype)
-        )
+        return numpy.ndarray(shape, dtype, self._buffer(size) if size else None)
 
     def _tensor(self) -> Any:
-        torch = _torch()
-        index = self._take(1)[0]
-        name = _TENSORS[index] if index < len(_TENSORS) else ""
-        dtype = getattr(torch, name, None)
-        if dtype is None:
-            raise self._damage("it has a dtype that does not exist here")
+        try:
+            torch = importlib.import_module("torch")
+        except ImportError as error:
+            raise DependencyError(
+                "the message holds a torch tensor and torch cannot be imported here: install "
+                "shoal[torch]"
+            ) from error
+        dtype = self._one_of([getattr(torch, name, None) for name in _TENSORS])
         shape, size = self._shape(dtype.itemsize)
         if not size:
             return torch.empty(shape, dtype=dtype)
         return torch.frombuffer(self._buffer(size), dtype=dtype).reshape(shape)
+
+    def _one_of(self, dtypes: Sequence[Any]) -> Any:
+        index = self._take(1)[0]
+        if index >= len(dtypes) or dtypes[index] is None:
+            raise self._damage("it has a dtype that does not exist here")
+        return dtypes[index]
 
     def _shape(self, item_size: int) -> tuple[list[int], int]:
         dimensions = self._size()
@@ -206,9 +257,6 @@ class _Decoder:
             raise self._damage("an array has too many dimensions")
         shape = [self._size() for _ in range(dimensions)]
         return shape, item_size * math.prod(shape)
-
-    def _text(self) -> str:
-        return str(self._bytes(), "utf-8")
 
     def _bytes(self) -> bytes:
         return bytes(self._find(self._size()))
@@ -221,7 +269,7 @@ class _Decoder:
     def _find(self, length: int) -> bytes | memoryview:
         """Return the bytes of a value: in the head if they are few, otherwise in the next piece."""
         if length < _PIECE:
-            return self._slice(length)
+            return self._take(length, _LONG)
         start = _aligned(self._end)
         if self._data is None or start + length > len(self._data):
             raise self._damage("something in it is longer than all of it")
@@ -241,17 +289,12 @@ class _Decoder:
             return first
         return int.from_bytes(self._take(4 if first == _SHORT else 8), "little")
 
-    def _take(self, length: int) -> bytes:
-        if self._at + length > len(self._head):
-            raise self._damage("it ends too early")
-        return self._slice(length)
-
-    def _slice(self, length: int) -> bytes:
-        start, self._at = self._at, self._at + length
-        if self._at > len(self._head):
-            self._at = start
-            raise self._damage("something in it is longer than the rest of it")
-        return self._head[start : self._at]
+    def _take(self, length: int, late: str = "it ends too early") -> bytes:
+        start, end = self._at, self._at + length
+        if end > len(self._head):
+            raise self._damage(late)
+        self._at = end
+        return self._head[start:end]
 
     def _damage(self, what: str) -> ValueError:
         return ValueError(f"the message is damaged: {what}, before byte {self._at} of its head")
@@ -262,10 +305,10 @@ class _Decoder:
         3: lambda _: False,
         4: lambda self: self._number("<b"),
         5: lambda self: self._number("<q"),
-        6: lambda self: int.from_bytes(self._slice(self._size()), "little", signed=True),
+        6: lambda self: int.from_bytes(self._take(self._size(), _LONG), "little", signed=True),
         7: lambda self: self._number("<d"),
         8: lambda self: complex(self._number("<d"), self._number("<d")),
-        9: lambda self: self._text(),
+        9: lambda self: str(self._bytes(), "utf-8"),
         10: lambda self: self._bytes(),
         11: lambda self: bytearray(self._find(self._size())),
         15: lambda self: self._array(),
@@ -273,14 +316,72 @@ class _Decoder:
     }
 
 
-def _torch() -> Any:
-    module = sys.modules.get("torch")
-    if module is not None:
-        return module
+@final
+class ShmParcel:
+    """A message in encoded form, for code that passes it on without rebuilding its object."""
+
+    __slots__ = ("_data", "_kind", "_sender")
+    __module__ = "shoal._backend"  # where pickle finds it
+    _kind: int
+    _data: Any
+    _sender: int
+
+    def __new__(cls, kind: int, data: Any, sender: int | None = None) -> Self:
+        """Create a parcel from the kind, data and sender of another."""
+        whole(kind, "kind", _KINDS[0], _KINDS[-1])
+        _bytes_of(data)
+        if sender is None:
+            sender = os.getpid()
+        self = object.__new__(cls)
+        self._kind = kind
+        self._data = data
+        self._sender = whole(sender, "sender", 0, _LARGEST_SENDER)
+        return self
+
+    @classmethod
+    def of(cls, obj: Any) -> Self:
+        """Encode an object."""
+        if type(obj) is ShmParcel:
+            return cls(*obj.__reduce_ex__(0)[1])
+        payload = encode(obj)
+        return cls(payload.kind, payload.copied())
+
+    @property
+    def sender(self) -> int:
+        """The pid of the process that sent the message."""
+        return self._sender
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes."""
+        return len(_bytes_of(self._data))
+
+    def open(self) -> Any:
+        """Rebuild the object."""
+        data = _bytes_of(self._data)
+        return decode(self._kind, memoryview(bytearray(data)) if data.readonly else data)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        data: Any = _bytes_of(self._data)
+        if protocol.__index__() < _WITH_BUFFERS:
+            return ShmParcel, (self._kind, bytearray(data), self._sender)
+        # Not from `data`: a view of a view in cyclic garbage crashes Python 3.11.
+        data = pickle.PickleBuffer(self._data) if len(data) >= _BESIDE else bytes(data)
+        return ShmParcel, (self._kind, data, self._sender)
+
+
+def payload_of(parcel: ShmParcel) -> Payload:
+    """Return the payload to put for a parcel; if it is damaged, decoding the message fails later."""
+    data = _bytes_of(parcel._data)  # noqa: SLF001  (a friend of the class)
+    return Payload([(0, data)], len(data), parcel._kind)  # noqa: SLF001  (see above)
+
+
+def _bytes_of(data: Any) -> memoryview:
     try:
-        return importlib.import_module("torch")
-    except ImportError as error:
-        raise DependencyError(
-            "the message holds a torch tensor and torch cannot be imported here: install "
-            "shoal[torch]"
-        ) from error
+        view = memoryview(data)
+    except TypeError:
+        view = None
+    if view is None or not view.c_contiguous:
+        name = type(data).__name__
+        raise ShoalTypeError(f"data: expected a buffer that lies in one piece, got {name}")
+    return view.cast("B")
