@@ -242,6 +242,8 @@ class AsyncFuncWork(AsyncWork):
     def awaited(self) -> Sequence[str]:
         """Return the processes that the work before it waits for."""
         previous = self.previous
+        while isinstance(previous, AsyncFuncWork) and not previous.done():
+            previous = previous.previous  # a loop: a chain may be longer than a stack
         return () if previous is None or previous.done() else previous.awaited()
 
     @property

@@ -250,3 +250,21 @@ def test_peers_that_become_known_during_a_wait_are_shown(monkeypatch):
     thread.start()
     work.wait()
     thread.join()
+
+
+def test_a_long_chain_of_functions_names_its_peers_and_ends_no_wait():
+    first = work_for("env:0")
+    last = first
+    for _ in range(2000):
+        last = last.then(lambda: None)
+    assert last._waiting(NO_LIMIT).activity().peers == ("env:0",)
+
+
+def test_what_is_shown_of_a_wait_cannot_end_it():
+    def fails():
+        raise RecursionError
+
+    with LongWait(str, NO_LIMIT, 1.0, peers=fails, ends_in=fails) as wait:
+        wait.tick()
+        wait.tick()
+        assert (wait_of("actor:0").peers, wait_of("actor:0").until) == ((), math.inf)
