@@ -246,7 +246,7 @@ class LongWait:
 
     def _refresh(self) -> None:
         """Show the peers of now."""
-        if self._entry is not None and tuple(self._peers()) != self._peers_shown:
+        if self._entry is not None and self._peers_now() != self._peers_shown:
             self.hide()
             self.show()
 
@@ -322,12 +322,20 @@ class LongWait:
         if on is None:
             sentence = self._describe().removeprefix(f"{describe_self()}: ")
             on = sentence.removeprefix("waits for ")
-        peers = tuple(self._peers())
-        until = time.monotonic() + min(self.deadline.remaining, self._ends_in())
+        peers, ends_in = self._peers_now(), math.inf
+        with contextlib.suppress(Exception):
+            ends_in = self._ends_in()
+        until = time.monotonic() + min(self.deadline.remaining, ends_in)
         return Activity(
             "wait", self._operation, on, peers, len(peers), self._start, 0,
             channel=self._channel, until=until,
         )  # fmt: skip
+
+    def _peers_now(self) -> tuple[str, ...]:
+        try:
+            return tuple(self._peers())
+        except Exception:  # noqa: BLE001  (a wait ends with no error of what is shown of it)
+            return ()
 
     def _outer(self) -> "LongWait | None":
         outer = _outermost.get()

@@ -11,6 +11,7 @@ import logging
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -18,9 +19,10 @@ from typing import Any
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, ShoalValueError
+from shoal.fork import ChildStage, in_child
 from shoal.futures import ends_in_time, fail, fulfil
 from shoal.loop import soon
-from shoal.state import begin_wait
+from shoal.state import PageEntry, begin_wait
 
 __all__ = [
     "AsyncChannelWork",
@@ -187,10 +189,7 @@ class AsyncWork:
         last.seen = True
         following = AsyncFuncWork(func, *args, **kwargs)
         last.following, following.previous = following, last
-        # Shown until it has run: what this process waits for elsewhere does not hold it.
-        entry = begin_wait("then", following.what)
-        if entry is not None:
-            following.future.add_done_callback(lambda _: entry.end())
+        _chained.begin(following)
         last.future.add_done_callback(following.start_after)
         return following
 
@@ -215,6 +214,52 @@ class AsyncWork:
                 _log.error("%s failed and no call waited for it: %s", self.what, error)
         elif self._give_back is not None and (self._deliver is not None or not self.seen):
             soon(self._give_back)  # later: this thread may hold the queue's lock
+
+
+class _Chained:
+    """Shows the oldest function that is chained to a work, until it has run.
+
+    What this process waits for elsewhere does not hold it. All of them would leave no room on the page.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        # Taken again within itself when a work is freed meanwhile.
+        self._lock = threading.RLock()
+        self._open: dict[weakref.ref[Future], tuple[str, float]] = {}
+        self._shown: weakref.ref[Future] | None = None
+        self._entry: PageEntry | None = None
+
+    def begin(self, work: AsyncWork) -> None:
+        future = weakref.ref(work.future, self._end)  # that of a work that is dropped ends never
+        with self._lock:
+            self._open[future] = work.what, time.monotonic()
+            self._show_oldest()
+        work.future.add_done_callback(lambda _: self._end(future))
+
+    def _end(self, future: weakref.ref[Future]) -> None:
+        with self._lock:
+            self._open.pop(future, None)
+            self._show_oldest()
+
+    def _show_oldest(self) -> None:
+        oldest, (what, since) = next(iter(self._open.items()), (None, ("", 0.0)))
+        if oldest is self._shown and (self._entry is None or not self._entry.page.is_left):
+            return
+        before, self._entry, self._shown = self._entry, None, oldest
+        if before is not None:
+            before.end()
+        entry = None if oldest is None else begin_wait("then", what, since=since)
+        if self._shown is oldest:
+            self._entry = entry
+        elif entry is not None:
+            entry.end()
+
+
+_chained = _Chained()
+in_child(ChildStage.RENEW, _chained.reset)
 
 
 class AsyncFuncWork(AsyncWork):
@@ -242,6 +287,8 @@ class AsyncFuncWork(AsyncWork):
     def awaited(self) -> Sequence[str]:
         """Return the processes that the work before it waits for."""
         previous = self.previous
+        while isinstance(previous, AsyncFuncWork) and not previous.done():
+            previous = previous.previous  # a loop: a chain may be longer than a stack
         return () if previous is None or previous.done() else previous.awaited()
 
     @property

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from shoal.cli import show_doctor, show_stacks
 from shoal.cli.app import app
 from shoal.observe import JobProcesses
+from shoal.observe.bundle import write_bundle
 from shoal.observe.secrets import Secrets
 from shoal.observe.stacks import ProcessStacks, StackFrame
 from shoal.state import Activity, ProcessState
@@ -198,17 +199,38 @@ def test_it_imports_neither_ray_nor_torch(folder):
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("export MY_KEY=abcdef123, next", "export MY_KEY=(hidden), next"),
+        ("export MY_KEY=abcdef123, next", "export MY_KEY=(hidden) next"),
         ("{'token': 'abcdef123'}", "{'token': (hidden)}"),
         (r"{\"token\": \"abcdef123\"}", r"{\"token\": \(hidden)}"),
         ("--api-key abcdef123 --steps 5", "--api-key (hidden) --steps 5"),
-        ("https://host/?secret=abcdef123&x=1", "https://host/?secret=(hidden)&x=1"),
+        ("https://host/?secret=abcdef123&x=1", "https://host/?secret=(hidden)"),
         ("postgres://me:abcdef@host/db", "postgres://me:(hidden)@host/db"),
         ("tokens=123456 keys: none", "tokens=123456 keys: none"),
         ("the channel 'a', key 1", "the channel 'a', key 1"),
         ("/x/tokenizer.py:1234 encode", "/x/tokenizer.py:1234 encode"),
         ("(the-known-one)", "((hidden))"),
+        ("--password 12345678 --max-tokens 131072", "--password (hidden) --max-tokens 131072"),
+        ("PASSWORD=hunter,secret77 password: x;y&z@1", "PASSWORD=(hidden) password: (hidden)"),
+        (
+            "https://me:p/s@s@host/ http://host:8000/x",
+            "https://me:(hidden)@host/ http://host:8000/x",
+        ),
+        ("KeyError: 'input_ids'", "KeyError: 'input_ids'"),
+        ("KeyboardInterrupt: stopped", "KeyboardInterrupt: stopped"),
+        ("tokenizer: Qwen/Qwen3", "tokenizer: Qwen/Qwen3"),
     ],
 )
 def test_values_are_hidden_by_their_names(text, shown):
     assert Secrets([{"A_KEY": "the-known-one", "SHORT_KEY": "the"}]).hide(text) == shown
+
+
+@pytest.mark.parametrize("word", ["a", ".", "-", "key", " key", "a://b:"])
+@pytest.mark.timeout(20)
+def test_a_very_long_word_is_read_in_a_moment(word):
+    text = word * ((1 << 18) // len(word))
+    assert Secrets([]).hide(text) == text
+
+
+def test_a_key_of_an_item_in_the_status_is_no_secret(folder):
+    write_bundle(folder / "b.zip", [], {}, {"status.json": '{"key": "sample-17"}'})
+    assert unpacked(folder / "b.zip")["status.json"] == '{"key": "sample-17"}'

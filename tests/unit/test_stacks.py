@@ -14,7 +14,7 @@ import pytest
 
 from shoal.observe import stack_question
 from shoal.observe.stacks import ProcessStacks, StackFrame, group_stacks, take_stacks
-from shoal.state import begin_wait, calling, find_jobs, hide_process, show_process
+from shoal.state import ProcessState, begin_wait, calling, find_jobs, hide_process, show_process
 from shoal.state.stacks import SIGNAL, THREAD, companions, has_signal
 from support.processes import in_a_child, until
 from support.state_pages import states
@@ -324,6 +324,22 @@ def test_the_handler_is_seen_by_the_kernel():
     show_process("job", "actor:0", 0)
     assert has_signal(Path("/proc/self/status"), "SigCgt")
     assert not has_signal(Path("/proc/self/status"), "SigBlk", "SigIgn")
+
+
+def test_more_processes_are_asked_than_descriptors_suffice_for(monkeypatch):
+    monkeypatch.setattr("shoal.observe.stacks._AT_ONCE", 2)
+    open_files = []
+
+    class Question:
+        def __init__(self, state, files):
+            open_files.append(state.pid)
+            files.callback(open_files.remove, state.pid)
+            assert len(open_files) <= 2
+            self.answer, self.problem, self.is_over = "", f"is {state.pid}", True
+
+    monkeypatch.setattr("shoal.observe.stacks.StackQuestion", Question)
+    asked = [ProcessState("a", pid, 1, 0, 0, "running", (), 0) for pid in range(5)]
+    assert [one.problem for one in take_stacks(asked)] == [f"is {pid}" for pid in range(5)]
 
 
 def test_equal_stacks_of_a_group_are_together_the_fewest_first():

@@ -249,6 +249,21 @@ def test_long_texts_are_cut_and_no_peer_is_shown_in_part():
         entry.end()
 
 
+def test_a_program_that_closed_all_descriptors_loses_no_file_with_the_page(start):
+    program = start("""
+import gc, os
+from shoal.state import hide_process, show_process
+show_process("job", "actor:0", 0)
+os.closerange(3, 100)
+files = [os.open("/dev/null", os.O_RDONLY) for _ in range(20)]
+hide_process()
+gc.collect()
+print("ready", flush=True)
+print([file for file in files if not os.path.exists(f"/proc/self/fd/{file}")])
+""")
+    assert program.stdout.read() == "[]\n"
+
+
 def test_a_change_of_identity_within_a_job_keeps_what_is_outline():
     show_process(JOB, "driver", -1)
     with calling("step"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import gc
 import math
 import threading
 
@@ -250,3 +251,51 @@ def test_peers_that_become_known_during_a_wait_are_shown(monkeypatch):
     thread.start()
     work.wait()
     thread.join()
+
+
+def test_a_long_chain_of_functions_names_its_peers_and_ends_no_wait():
+    first = work_for("env:0")
+    last = first
+    for _ in range(2000):
+        last = last.then(lambda: None)
+    assert last._waiting(NO_LIMIT).activity().peers == ("env:0",)
+    del first, last
+    gc.collect()
+    assert now_shown() == []
+
+
+def test_what_is_shown_of_a_wait_cannot_end_it():
+    def fails():
+        raise RecursionError
+
+    with LongWait(str, NO_LIMIT, 1.0, peers=fails, ends_in=fails) as wait:
+        wait.tick()
+        wait.tick()
+        assert (wait_of("actor:0").peers, wait_of("actor:0").until) == ((), math.inf)
+
+
+def test_of_many_chained_functions_the_oldest_is_shown_and_leaves_room_for_calls():
+    def names(number):
+        def function():
+            pass
+
+        function.__qualname__ = f"f{number}"
+        return function
+
+    works = [work_for("env:0") for _ in range(40)]
+    chained = [work.then(names(number)) for number, work in enumerate(works)]
+    assert state_of("actor:0").hidden == 0
+    shown = wait_of("actor:0")
+    assert shown.on == "the function f0"
+    for number in (1, 0):
+        works[number].future.set_result(None)
+        chained[number].wait()
+    until(lambda: (now := wait_of("actor:0")) and now.on == "the function f2")
+    assert wait_of("actor:0").since > shown.since
+    hide_process()
+    show_process("job", "actor:0", 0)
+    chained.append(work_for().then(names(40)))
+    assert wait_of("actor:0").on == "the function f2"
+    for work in chained:
+        work.cancel()
+    assert now_shown() == []

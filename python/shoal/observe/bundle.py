@@ -77,7 +77,11 @@ def write_bundle(
             **{f"logs/{name}": text for name, text in _logs(here[job.name])},
         }
         contents |= {f"{quote(job.name, safe='@')}/{name}": text for name, text in found.items()}
-    hidden = {secrets.hide(name): secrets.hide(text) for name, text in contents.items()}
+    hidden = {
+        # JSON is of shoal itself, and has a `"key"` for each item of a channel.
+        secrets.hide(name): (secrets.hide_known if name.endswith(".json") else secrets.hide)(text)
+        for name, text in contents.items()
+    }
     path.unlink(missing_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with (

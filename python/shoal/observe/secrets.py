@@ -9,14 +9,24 @@ __all__ = ["HIDDEN", "Secrets"]
 
 HIDDEN = "(hidden)"
 
-_NAME = r"[\w.-]*(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)[\w.-]*"
-_SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
+_WORD = r"(?:KEY(?!ERROR|BOARD)|TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|CREDENTIAL)"
+_SECRET_WORD = re.compile(_WORD, re.IGNORECASE)
+# With limits, and from the begin of a name on: a log may have a name of any length.
+_NAME = rf"(?P<name>[\w.-]{{0,100}}{_WORD}[\w.-]{{0,100}})"
 _GIVEN = re.compile(
-    rf"""({_NAME}\\?["']?\s*[=:]\s*\\?|(?<!\S)--?{_NAME}["']?\s+)("[^"]*"|'[^']*'|[^\s,;&"']+)""",
+    rf"""(?P<before>(?<![\w.-]){_NAME}(?P<quote>\\?["'])?\s{{0,20}}[=:]\s{{0,20}}\\?)"""
+    r"""(?P<value>"[^"]*"|'[^']*'|(?(quote)[^\s,;&"']+|\S+))""",
     re.IGNORECASE,
 )
-"""A value that is given to such a name in a text: `API_KEY=x`, `"token": "x"`, `--password x`."""
-_IN_ADDRESS = re.compile(r"(\b\w+://[^/\s:@]*:)[^/\s@]+(?=@)")
+"""A value that is given to such a name in a text: `API_KEY=x`, `"token": "x"`."""
+_OPTION = re.compile(
+    rf"""(?P<before>(?<!\S)--?{_NAME}["']?\s{{1,20}})(?P<value>"[^"]*"|'[^']*'|\S+)""",
+    re.IGNORECASE,
+)
+"""The same on a command line: `--password x`."""
+_COUNTS = re.compile("TOKENS|KEYS", re.IGNORECASE)
+"""In a name whose value may be a number that is no secret: `max_tokens=131072`."""
+_IN_ADDRESS = re.compile(r"""(\b\w+://[^/\s:"]*:)([^\s"]+)""")
 _SHORTEST = 6
 """Length from which on a value is hidden wherever it occurs: a shorter one may be an ordinary word."""
 
@@ -33,7 +43,7 @@ class Secrets:
             part
             for environment in environments
             for name, value in environment.items()
-            if _SECRET_NAME.fullmatch(name)
+            if _SECRET_WORD.search(name)
             for part in (value, value.strip(), *value.splitlines())
         }
         forms = {
@@ -46,21 +56,30 @@ class Secrets:
         self._values = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
     def hide(self, text: str) -> str:
-        """Return a text without the secrets."""
-        text = self._values.sub(HIDDEN, text)
-        return _GIVEN.sub(_without_value, _IN_ADDRESS.sub(rf"\1{HIDDEN}", text))
+        """Return a text without the secrets, and without what is given to a secret name in it."""
+        text = self.hide_known(text)
+        return _OPTION.sub(_without_value, _GIVEN.sub(_without_value, text))
+
+    def hide_known(self, text: str) -> str:
+        """Return a text without the secrets, for one that has other things of such names."""
+        return _IN_ADDRESS.sub(_without_password, self._values.sub(HIDDEN, text))
 
     def hide_variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return an environment without the secrets."""
         return {
-            name: HIDDEN if _SECRET_NAME.fullmatch(name) else self.hide(value)
+            name: HIDDEN if _SECRET_WORD.search(name) else self.hide(value)
             for name, value in environment.items()
         }
 
 
+def _without_password(found: re.Match[str]) -> str:
+    _, at, host = found[2].rpartition("@")
+    return f"{found[1]}{HIDDEN}@{host}" if at else found[0]
+
+
 def _without_value(found: re.Match[str]) -> str:
-    value = found[2].strip("\"'\\")
-    is_number = value.replace(".", "").isdigit()  # `tokens=4096`
-    if is_number or len(value) < _SHORTEST or value == HIDDEN:
+    value = found["value"].strip("\"'\\,;)]}")
+    is_count = _COUNTS.search(found["name"]) and value.replace(".", "").isdigit()
+    if is_count or len(value) < _SHORTEST or found["value"].strip("\"'\\") == HIDDEN:
         return found[0]
-    return f"{found[1]}{HIDDEN}"
+    return f"{found['before']}{HIDDEN}"

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -13,6 +13,8 @@ from shoal.state import ProcessState
 __all__ = ["ProcessStacks", "StackFrame", "group_stacks", "take_stacks"]
 
 _PAUSE_S = 0.005
+_AT_ONCE = 200
+"""Processes that are asked at once: each needs three descriptors, of which most processes may have 1024."""
 
 _HEADER = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)\b.*:")
 _FRAME = re.compile(r'  File "?(.*?)"?, line ([0-9]+|\?\?\?) in (.*)')
@@ -58,13 +60,18 @@ class ProcessStacks:
 
 
 def take_stacks(states: Iterable[ProcessState], seconds: float = 2.0) -> list[ProcessStacks]:
-    """Take the stacks of all processes that are not dead, at once.
+    """Take the stacks of all processes that are not dead, of 200 at once.
 
     Args:
         states: The processes.
-        seconds: The time after which no more answers are waited for.
+        seconds: The time after which no more answers are waited for, for each 200.
     """
     alive = [state for state in states if state.status != "dead"]
+    parts = [alive[begin : begin + _AT_ONCE] for begin in range(0, len(alive), _AT_ONCE)]
+    return [stacks for part in parts for stacks in _take(part, seconds)]
+
+
+def _take(alive: Sequence[ProcessState], seconds: float) -> list[ProcessStacks]:
     begin = time.monotonic()
     with ExitStack() as files:
         questions = [StackQuestion(state, files) for state in alive]

@@ -38,6 +38,9 @@ Status = Literal["running", "stopped", "dead", "unknown"]
 
 _NAME = re.compile(r"([0-9]+)-([0-9]+)-([0-9a-f]{8})")
 _ATTEMPTS = 5
+_made: list[Page] = []
+"""The pages of this process. None is freed: `mmap` would close the number of its descriptor then, under
+which the program may have another file, if it has closed all that it did not open."""
 _REPORTED = "reported-"
 """The file of a job that says that a hang was reported."""
 
@@ -55,7 +58,8 @@ def make_page(job: str) -> Page:
     try:
         # Reserves the memory: a store into a hole would kill this process when there is none left.
         os.posix_fallocate(file, 0, SIZE)
-        return Page(path, mmap.mmap(file, SIZE))
+        _made.append(Page(path, mmap.mmap(file, SIZE)))
+        return _made[-1]
     except OSError:
         remove_files(folder, [path])
         raise

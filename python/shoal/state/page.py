@@ -98,6 +98,9 @@ class Page:
     Args:
         path: Its file.
         memory: The file in memory, of `SIZE` bytes.
+
+    Attributes:
+        is_left: Whether the process writes no more.
     """
 
     def __init__(self, path: Path, memory: mmap.mmap) -> None:
@@ -109,7 +112,7 @@ class Page:
         self._hidden = 0
         self._channels: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {}
         self._has_hidden_channels = False
-        self._is_left = False
+        self.is_left = False
         self._lock = threading.RLock()
 
     def describe(self, owner: PageOwner) -> None:
@@ -153,7 +156,7 @@ class Page:
 
     def remove(self, block: int) -> None:
         """Remove a call or a wait."""
-        if self._is_left:  # that of the parent, or of an earlier job
+        if self.is_left:  # that of the parent, or of an earlier job
             return
         if block:
             self._words[block * _WORDS + 1] = 0
@@ -165,7 +168,7 @@ class Page:
         """Show that this process puts into a channel, or gets from it."""
         with self._lock:
             block, sides = self._channels.get((name, token), (0, ()))
-            if side in sides or self._is_left:
+            if side in sides or self.is_left:
                 return
             if not block:
                 block = FIRST_CHANNEL + len(self._channels)
@@ -185,7 +188,7 @@ class Page:
 
     def leave(self) -> None:
         """Write no more: the process has forked, or has left the job."""
-        self._is_left = True
+        self.is_left = True
 
     def _write(self, block: int, facts: tuple[int, ...], fields: Sequence[str]) -> int:
         text = "\0".join(fields).encode(errors="replace")[:MOST_TEXT]
