@@ -25,9 +25,9 @@ class Sleeper(Worker):
 
 
 def states():
-    """The state of each process of the only job, by its address."""
+    """The state of each process of the only job, by its address; without forked children."""
     (folder,) = find_jobs().values()
-    return {found.address: found for found in read_pages(folder)}
+    return {found.address: found for found in read_pages(folder) if not found.parent}
 
 
 def test_all_processes_of_a_job_are_in_one_folder(launch):
