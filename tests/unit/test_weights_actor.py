@@ -9,13 +9,15 @@ import pytest
 
 from shoal.channel import actor as channel_actor
 from shoal.deadline import Deadline
-from shoal.errors import WeightsClosed
+from shoal.errors import ChannelClosed, WeightsClosed
 from shoal.manager import NodeManager
+from shoal.queues.shared import SessionQueues
 from shoal.weights import Version
-from shoal.weights.actor import WeightsSettings, WeightsWorker
+from shoal.weights.actor import OwnQueues, WeightsSettings, WeightsWorker
 from shoal.weights.layout import StateLayout
 from shoal.weights.stats import version_files
 from shoal.weights.store import Store
+from shoal.weights.transfer import ASKS
 from support.channel_actor import Reference
 
 
@@ -112,3 +114,11 @@ def test_making_a_folder_again_shows_no_version_to_those_who_use_it(weights_fold
         Store.create(str(weights_folder), 2, None)
     assert seen
     assert not any(seen)
+
+
+def test_an_actor_whose_memory_was_removed_takes_no_more_from_other_nodes(start):
+    worker = start()
+    (worker._store.folder / "weights").unlink()
+    worker._serve()
+    with pytest.raises(ChannelClosed):
+        OwnQueues(SessionQueues(worker._settings, worker._session)).put(ASKS, 1, 0, Deadline(0))

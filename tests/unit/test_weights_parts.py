@@ -1,5 +1,6 @@
 """Versions that several processes publish together: plain parts, shards, and what goes wrong."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from shoal.deadline import Deadline
+from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, ShoalValueError
 from shoal.weights import Version, layout as layouts, parts
 from shoal.weights.layout import StateLayout
@@ -118,6 +119,28 @@ def test_a_part_twice_another_size_and_a_name_twice_are_refused(weights_folder, 
     assert start(store, {"b": 1}, VersionPart(1, 1, 2))() == first() == Version(1, 1)
     with pytest.raises(ShoalValueError, match=r"version=1 after 1\.1"):
         publish(store, {"a": 1}, VersionPart(1, 0, 2))
+
+
+def test_a_part_is_taken_back_also_while_another_process_keeps_the_lock(
+    weights_folder, store, monkeypatch
+):
+    monkeypatch.setattr(parts, "_LOCK_S", 0.1)  # instead of 30 s
+    wait = LongWait(lambda: "the test", Deadline(DEADLINE_S))
+    end = start(store, {"a": 1}, VersionPart(1, 0, 2), timeout=0.5)
+    until(lambda: names(weights_folder, "s1"))
+    with store.publishing(wait):
+        assert isinstance(end(), ShoalTimeoutError)
+        assert names(weights_folder, "s1") == []
+    awaited = parts._awaited
+    with contextlib.ExitStack() as held:
+
+        def then_lock(*args):
+            version = awaited(*args)
+            held.enter_context(store.publishing(wait))
+            return version
+
+        monkeypatch.setattr(parts, "_awaited", then_lock)
+        assert publish(store, {"a": 1}, VersionPart(1, 0, 1)) == Version(1, 1)
 
 
 class Row(NamedTuple):

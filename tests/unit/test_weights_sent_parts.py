@@ -9,6 +9,7 @@ import pytest
 
 from shoal.deadline import Deadline
 from shoal.errors import (
+    PeerLostError,
     ShoalTimeoutError,
     ShoalValueError,
     WeightsClosed,
@@ -16,13 +17,15 @@ from shoal.errors import (
     WeightsError,
     WeightsMemoryError,
 )
-from shoal.weights import Version, following, layout as layouts, sent_parts
+from shoal.queues.protocol import ONE
+from shoal.weights import Version, following, layout as layouts, sent_parts, transfer
 from shoal.weights.layout import StateLayout
 from shoal.weights.part_names import VersionPart
 from shoal.weights.parts import publish_part
 from shoal.weights.sent_parts import send_part
 from shoal.weights.shards import LocalShard
 from shoal.weights.store import Store
+from shoal.weights.transfer import ASKS
 from support.processes import DEADLINE_S, until
 from support.weights_nodes import Nodes
 
@@ -151,7 +154,8 @@ def test_shards_of_two_nodes_become_whole_tensors(nodes, whole, both):
     assert [found["own.0"], found["own.1"]] == [0, 1]
 
 
-def test_errors_are_those_of_the_home_and_name_the_publisher(nodes):
+def test_errors_are_those_of_the_home_and_name_the_publisher(nodes, monkeypatch):
+    monkeypatch.setattr(sent_parts, "_FORMER_S", 0.1)  # instead of 11 s
     first = start(nodes, {"a": 1}, VersionPart(1, 0, 2))
     until(lambda: any(name[0] == "s" for name in names(nodes)))
     with pytest.raises(ShoalValueError, match=r"part 0 of 2 .* is there already, from driver"):
@@ -203,6 +207,7 @@ class Dying:
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt("on purpose")])
 def test_a_publisher_that_dies_or_is_interrupted_leaves_nothing(nodes, monkeypatch, count, error):
     if error is None:
+        monkeypatch.setattr(sent_parts, "_SENDING_S", 0.2)
         monkeypatch.setattr(sent_parts, "_SILENT_S", 0.2)
         monkeypatch.setattr(sent_parts, "_ANSWER_S", 0.5)
     state = {"a": torch.ones(5 * MIB)}  # three messages
@@ -234,3 +239,114 @@ def test_a_close_ends_the_wait_of_a_publisher(nodes):
     nodes.home.close("enough")
     with pytest.raises(WeightsClosed, match="were closed: enough"):
         waiting()
+
+
+def test_a_publisher_in_the_place_of_one_that_died_waits_until_its_part_has_gone(
+    nodes, monkeypatch
+):
+    monkeypatch.setattr(sent_parts, "_SILENT_S", 1.0)
+    queues = Dying(nodes.queues, 2)  # the part and its bytes
+    dead = start(nodes, {"a": torch.zeros(1)}, VersionPart(1, 0, 2), queues=queues)
+    until(lambda: any(name[0] == "s" for name in names(nodes)))
+    ends = [start(nodes, {"0": 0}, VersionPart(1, 0, 2))]
+    with pytest.raises(WeightsError, match="given it up, or died"):
+        dead()
+    ends.append(start(nodes, {"1": 1}, VersionPart(1, 1, 2)))
+    assert {end() for end in ends} == {Version(1, 1)}
+    assert dict(latest(nodes.home, Version(1, 1))) == {"0": 0, "1": 1}
+
+
+class Through:
+    """Queues that tests change."""
+
+    def __init__(self, queues):
+        self._queues = queues
+        self.put, self.take = queues.put, queues.take
+
+
+def test_a_part_ends_when_the_process_of_the_home_dies(nodes):
+    queues = Through(nodes.queues)
+
+    def take(key, want, deadline):
+        if not want.again:
+            raise PeerLostError("the actor was lost")
+        return nodes.queues.take(key, want, deadline)
+
+    def from_another(key, want, deadline):
+        message = nodes.queues.take(key, want, deadline)
+        is_first = isinstance(message, sent_parts._Taken)
+        return sent_parts._Taken((0, 1, 2)) if is_first else message
+
+    part = VersionPart(1, 0, 2)
+    queues.take = take
+    with pytest.raises(PeerLostError, match="was lost") as caught:
+        start(nodes, {"a": 1}, part, queues=queues)()
+    assert "part 0 of 2" in caught.value.__notes__[0]
+    queues.take = from_another  # it died between two messages
+    with pytest.raises(PeerLostError, match="to which the part was sent has died"):
+        start(nodes, {"a": 1}, part, queues=queues)()
+    queues.take = take
+    nodes.away.close("enough")
+    with pytest.raises(WeightsClosed, match="enough"):
+        start(nodes, {"a": 1}, part, queues=queues)()
+
+
+def test_a_home_that_is_not_reached_is_named_by_the_deadline(nodes):
+    queues, given = Through(nodes.queues), []
+
+    def put(key, item, weight, deadline):
+        given.append(deadline.timeout)
+        raise ShoalTimeoutError("put: no room in 'asks'")
+
+    queues.put = put
+    with pytest.raises(ShoalTimeoutError, match=r"part 0 of 2 .* waits for node 0.*: put: no"):
+        start(nodes, {"a": 1}, VersionPart(1, 0, 2), queues=queues, timeout=1)()
+    assert given[0] <= 1
+
+
+def test_a_send_that_fails_leaves_no_bytes_with_the_home(nodes, monkeypatch):
+    monkeypatch.setattr(sent_parts, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(transfer, "_MESSAGE", 2**10)
+    queues, keys = Through(nodes.queues), []
+
+    def put(key, item, weight, deadline):
+        if key != ASKS:
+            nodes.queues.put(key, item, weight, deadline)
+            return
+        keys.append(item.key)  # nobody takes the bytes
+        nodes.queues.put(item.answers, sent_parts._READY, 0, deadline)
+
+    queues.put = put
+    with pytest.raises(ShoalTimeoutError, match="waits for node 0"):
+        start(nodes, {"a": torch.ones(2**12)}, VersionPart(1, 0, 2), queues=queues)()
+    assert nodes.queues.take(keys[0], ONE, Deadline(0)) == sent_parts._GONE
+    with pytest.raises(ShoalTimeoutError):
+        nodes.queues.take(keys[0], ONE, Deadline(0))
+
+
+def test_whatever_fails_on_the_home_is_an_answer(nodes, monkeypatch):
+    def fails(*args, **options):
+        error = WeightsError("on purpose")
+        error.held = threading.Lock()  # it cannot be sent
+        raise error
+
+    with monkeypatch.context() as changed:
+        changed.setattr(sent_parts, "publish_part", fails)
+        with pytest.raises(WeightsError, match="WeightsError: on purpose; it was not sent as it"):
+            start(nodes, {"a": 1}, VersionPart(1, 0, 2))()
+    monkeypatch.setattr(sent_parts, "Store", partial(int, base=None))
+    with pytest.raises(WeightsError, match="publish: TypeError"):
+        start(nodes, {"a": 1}, VersionPart(1, 0, 2))()
+
+
+def test_a_home_that_stood_still_takes_no_publisher_for_dead(nodes):
+    sent = sent_parts.SentPart(
+        "part x", VersionPart(1, 0, 2), None, None, 1.0, 0.0, True, {}, (), ()
+    )
+    stream = sent_parts._Stream(nodes.queues, sent)
+    stream._heard -= 100
+    stream._looked -= 100
+    assert stream.next(0, 5.0) is None
+    stream._heard -= 100
+    with pytest.raises(WeightsError, match="given it up, or died"):
+        stream.next(0, 5.0)

@@ -114,6 +114,7 @@ class WeightsWorker(ChannelWorker):
     def _serve(self) -> None:
         queues = SessionQueues(self._settings, self._session)
         serve(self._store, OwnQueues(queues))
+        self._session.close_queues()  # nobody takes what other nodes still put
 
     def _follow(self) -> None:
         """Follow the home, once there is one, if that is another node."""

@@ -40,9 +40,10 @@ from shoal.futures import fulfil
 from shoal.queues.protocol import ONE
 from shoal.reused_threads import run_in_thread
 from shoal.weights.control import ControlPage
-from shoal.weights.sent_parts import SentPart, take_part
+from shoal.weights.sent_parts import Here, SentPart, answer_here, take_part
 from shoal.weights.store import Store
 from shoal.weights.transfer import (
+    ANSWER,
     ASKS,
     Head,
     SourceQueues,
@@ -77,9 +78,6 @@ _RETURN_S = 60.0
 
 _PAUSE_S = 1.0
 """Seconds between two attempts to reach the source."""
-
-_ANSWER = ONE._replace(again=False)
-"""A message of an answer: if the process that was asked has died, the next one knows nothing of it."""
 
 
 class Ask(NamedTuple):
@@ -152,6 +150,9 @@ def serve(store: Store, queues: SourceQueues) -> None:
             continue
         if isinstance(ask, SentPart):
             run_in_thread(partial(take_part, store, queues, ask))
+            continue
+        if isinstance(ask, Here):
+            answer_here(queues, ask)
             continue
         seen = Version.unpacked(ask.seen)
         # Here, because only one thread may write the words.
@@ -314,7 +315,7 @@ class _Follower:
         """Return the next message of the answer."""
         deadline = Deadline(seconds)
         while True:
-            number, message = self._queues.take(self._key, _ANSWER, deadline)
+            number, message = self._queues.take(self._key, ANSWER, deadline)
             if number != self._number:
                 continue  # the rest of an earlier answer
             if isinstance(message, Failed):

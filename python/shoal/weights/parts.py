@@ -90,19 +90,30 @@ def publish_part(
         version = _awaited(store, part, before, wait)
     except ShoalTimeoutError:
         # Whoever has the lock may be about to publish all parts.
-        with _locked(store, wait):
-            version = _published(store, part, before) if is_written else None
-            for path in names if version is None else ():
-                path.unlink(missing_ok=True)
+        _take_back(store, names, wait)
+        version = _published(store, part, before) if is_written else None
         if version is None:
             raise
     finally:
-        with contextlib.suppress(WeightsError), _locked(store, wait):
-            for path in names:
-                path.unlink(missing_ok=True)
-            store.newest_there()  # whoever published all parts may have died before it said so
+        _take_back(store, names, wait)
     store.epoch = version.epoch
     return version
+
+
+def _take_back(store: Store, names: list[Path], wait: LongWait) -> None:
+    """Remove the names of a part, also if another process keeps the publisher's lock for long."""
+    if not names:
+        return
+    with contextlib.ExitStack() as held:
+        is_held = False
+        with contextlib.suppress(ShoalTimeoutError, WeightsError):
+            held.enter_context(_locked(store, wait))
+            is_held = True
+        while names:
+            names.pop().unlink(missing_ok=True)
+        if is_held:
+            with contextlib.suppress(WeightsError, FileNotFoundError):
+                store.newest_there()  # whoever published all parts may have died before it said so
 
 
 def _locked(store: Store, wait: LongWait) -> AbstractContextManager[None]:
@@ -148,7 +159,8 @@ def _write(
         for other in writers(store.folder, part):
             if other.part.rank == part.rank:
                 raise ShoalValueError(
-                    f"{describe_self()}: publish: {part} is being written by process {other.process[1]}"
+                    f"{describe_self()}: publish: {part} is being written by process {other.process[1]} "
+                    "(the actor of the weights, if its publisher is on another node)"
                 )
         store.retire(store.control.keep - 1, before)
         for shards in layout.shards:
@@ -306,14 +318,17 @@ def _commit(store: Store, part: VersionPart) -> None:
     epoch = store.next_epoch(newest, {one.epoch for one in parts} if is_later else ())
     version = Version(epoch, part.number)
     merged = _Merged(version)
-    for one in parts:
-        merged.add(one, store.folder)
-    description, digests = merged.described()
+    try:
+        for one in parts:
+            merged.add(one, store.folder)
+        description, digests = merged.described()
+        for further, path in merged.paths.items():
+            target = store.path_of("r", further)
+            target.unlink(missing_ok=True)  # of one who died in the middle of this
+            os.link(path, target)
+    except FileNotFoundError:
+        return  # a part was taken back by a process that did not get the lock
     frame = Frame(description, _HEAD)
-    for further, path in merged.paths.items():
-        target = store.path_of("r", further)
-        target.unlink(missing_ok=True)  # of one who died in the middle of this
-        os.link(path, target)
     file = store.take_file(frame.nbytes)
     try:
         file.fill(lambda memory: copy_into(memory, frame.parts(digests)))

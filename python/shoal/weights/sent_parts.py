@@ -2,9 +2,11 @@
 
     publisher                                        actor of the home
     SentPart: what is in it  ----------------------> makes room, as any publisher of a part (`parts`)
+                                      <------------- which process it is
                                       <------------- READY
     the bytes of its shards and blocks  -----------> straight into the files of the part
     HERE, each second  ----------------------------> waits for the other parts
+    Here, each second  ----------------------------> an error, if this is another process by now
                                       <------------- the version, or the error
     GONE  -----------------------------------------> if there was no answer: takes the part back
 
@@ -18,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,34 +30,52 @@ from shoal.context import Context, current, describe_self, enter_scope
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
     ChannelClosed,
+    PeerLostError,
     ShoalError,
     ShoalTimeoutError,
     WeightsClosed,
     WeightsCorruptError,
     WeightsError,
 )
+from shoal.process import own_process
 from shoal.queues.protocol import ONE
 from shoal.shm.shared_files.mapping import copy_into
+from shoal.shm.shared_files.names import Key, key_of
 from shoal.weights.copying import gather
 from shoal.weights.description import Entries
 from shoal.weights.hashing import digests_of
 from shoal.weights.layout import Piece, StateLayout
-from shoal.weights.part_names import VersionPart
+from shoal.weights.part_names import VersionPart, complete_parts, writers
 from shoal.weights.parts import publish_part
 from shoal.weights.shards import ShardFile
 from shoal.weights.store import Store
-from shoal.weights.transfer import ASKS, SourceQueues, in_messages
+from shoal.weights.transfer import ANSWER, ASKS, SourceQueues, in_messages
 from shoal.weights.version import Version
 
-__all__ = ["SentPart", "send_part", "take_part"]
+__all__ = ["Here", "SentPart", "answer_here", "send_part", "take_part"]
 
 _READY, _HERE, _GONE = "ready", "here", "gone"
 
 _BEAT_S = 1.0
 """Seconds between two messages of a publisher that waits."""
 
-_SILENT_S = 10.0
-"""Seconds without a message after which a publisher is dead."""
+_SILENT_S = 5.0
+"""Seconds without a message after which a publisher that waits is dead.
+
+Within them its part may still go into a version.
+"""
+
+_SENDING_S = 10.0
+"""Seconds without a message after which one that sends is dead: it may copy much between two."""
+
+_STILL_S = 2.0
+"""Seconds between two looks after which the home itself stood still, and nobody else is to blame."""
+
+_FORMER_S = _SENDING_S + 1.0
+"""Seconds to wait until the same part of another publisher, which may have died, is taken back."""
+
+_LOOK_S = 0.1
+"""Seconds between two looks for that."""
 
 _ANSWER_S = 30.0
 """Seconds beyond a deadline within which the home has to answer; also to take a message."""
@@ -124,6 +145,29 @@ class SentPart(NamedTuple):
         return f"answers to {self.key}"
 
 
+class Here(NamedTuple):
+    """A question of a publisher that waits: does the home's process still know its part?
+
+    Attributes:
+        answers: The key of the answers.
+        home: The process of the home to which it sent the part.
+    """
+
+    answers: str
+    home: Key
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """The first answer: the home has the description of the part.
+
+    Attributes:
+        home: The process of the home.
+    """
+
+    home: Key
+
+
 def send_part(
     store: Store,
     home: tuple[int, SourceQueues],
@@ -166,14 +210,22 @@ def send_part(
         deadline,
         operation="publish",
     )
+    answer: Any = None
     try:
         with wait:
-            queues.put(ASKS, sent, 0, Deadline(_ANSWER_S))
+            _put(queues, ASKS, sent, wait, min(_ANSWER_S, deadline.remaining))
             answer = _answer(store, queues, layout, sent, wait)
     except ChannelClosed as error:
         store.check()
         raise WeightsClosed(f"{describe_self()}: {store.name} were closed: {error}") from None
+    except PeerLostError as error:
+        store.check()
+        error.add_note(wait.describe())
+        raise
     finally:
+        with contextlib.suppress(ShoalError):
+            while answer is None:  # the bytes that nobody has taken, which would stay
+                queues.take(sent.key, ANSWER, Deadline(0))
         with contextlib.suppress(ShoalError):
             queues.put(sent.key, _GONE, 0, Deadline(_BEAT_S))
     if isinstance(answer, Exception):
@@ -184,14 +236,22 @@ def send_part(
     return version
 
 
+def _put(queues: SourceQueues, key: str, item: Any, wait: LongWait, seconds: float) -> None:
+    try:
+        queues.put(key, item, 0, Deadline(seconds))
+    except ShoalTimeoutError as error:
+        raise ShoalTimeoutError(f"{wait.describe()}: {error}") from None
+
+
 def _answer(
     store: Store, queues: SourceQueues, layout: StateLayout, sent: SentPart, wait: LongWait
 ) -> Any:
     """Return the version or the error; send the bytes once the home is ready for them."""
     last = time.monotonic()
+    home: Key | None = None
     while True:
         try:
-            message = queues.take(sent.answers, ONE, Deadline(_BEAT_S))
+            message = queues.take(sent.answers, ANSWER, Deadline(_BEAT_S))
         except ShoalTimeoutError:
             store.check()
             if wait.deadline.expired and time.monotonic() - last > _ANSWER_S:
@@ -200,13 +260,18 @@ def _answer(
                 ) from None
             with contextlib.suppress(ShoalTimeoutError):  # the home has not taken the ones before
                 queues.put(sent.key, _HERE, 0, Deadline(_BEAT_S))
+                if home is not None:
+                    queues.put(ASKS, Here(sent.answers, home), 0, Deadline(_BEAT_S))
             wait.tick()
+            continue
+        if isinstance(message, _Taken):
+            home = message.home
             continue
         if message != _READY:
             return message
         for parts in in_messages(enumerate(_blocks(layout))):
             digests = digests_of([part for *_, part in parts]) if sent.checksum else None
-            queues.put(sent.key, (parts, digests), 0, Deadline(_ANSWER_S))
+            _put(queues, sent.key, (parts, digests), wait, _ANSWER_S)
         last = time.monotonic()
 
 
@@ -226,6 +291,22 @@ def _blocks(layout: StateLayout) -> Iterator[Any]:
             yield np.frombuffer(source, np.uint8)
 
 
+def answer_here(queues: SourceQueues, here: Here) -> None:
+    """Tell a publisher if its part was sent to a process of the home that has died.
+
+    Args:
+        queues: The queues of the home's session.
+        here: The question.
+    """
+    if here.home == key_of(own_process()):
+        return
+    error = PeerLostError(
+        f"{describe_self()}: publish: the process to which the part was sent has died; publish again"
+    )
+    with contextlib.suppress(ShoalError):
+        queues.put(here.answers, error, 0, Deadline(0))
+
+
 def take_part(store: Store, queues: SourceQueues, sent: SentPart) -> None:
     """Publish a part that a process of another node sends, and answer.
 
@@ -236,9 +317,15 @@ def take_part(store: Store, queues: SourceQueues, sent: SentPart) -> None:
     """
     store.control.make_home()  # the process that claimed it may not have said so yet
     stream = _Stream(queues, sent)
+    with contextlib.suppress(ShoalError):
+        queues.put(sent.answers, _Taken(key_of(own_process())), 0, Deadline(_ANSWER_S))
     answer = copy_context().run(_published, store, stream, sent)
     with contextlib.suppress(ShoalError):
-        queues.put(sent.answers, answer, 0, Deadline(_ANSWER_S))
+        try:
+            queues.put(sent.answers, answer, 0, Deadline(_ANSWER_S))
+        except Exception as error:  # noqa: BLE001  (the publisher must not wait for what cannot be sent)
+            text = f"{type(answer).__name__}: {answer}; it was not sent as it is: {error}"
+            queues.put(sent.answers, WeightsError(text), 0, Deadline(_ANSWER_S))
     with contextlib.suppress(ShoalError):  # it may only have been silent, and take the answer later
         while not stream.has_gone:
             stream.has_gone = queues.take(sent.key, ONE, Deadline(_ANSWER_S)) == _GONE
@@ -249,11 +336,13 @@ def take_part(store: Store, queues: SourceQueues, sent: SentPart) -> None:
 
 def _published(store: Store, stream: "_Stream", sent: SentPart) -> Version | ShoalError:
     enter_scope(sent.publisher)  # for messages, and for the notes of the part
-    # With the epoch and the files of this publisher alone.
-    own = Store(str(store.folder), store.name, stream.check)
-    own.epoch = sent.epoch
-    deadline = Deadline(sent.timeout, waited=sent.waited)
+    own = None
     try:
+        # With the epoch and the files of this publisher alone.
+        own = Store(str(store.folder), store.name, stream.check)
+        own.epoch = sent.epoch
+        deadline = Deadline(sent.timeout, waited=sent.waited)
+        _await_former(own, sent.part, stream, deadline)
         layout = _Arriving(sent, stream.copy)
         return publish_part(own, layout, sent.part, deadline, checksum=sent.checksum)
     except ShoalError as error:
@@ -261,7 +350,23 @@ def _published(store: Store, stream: "_Stream", sent: SentPart) -> Version | Sho
     except Exception as error:  # noqa: BLE001  (whatever it is, the publisher must not wait for this)
         return WeightsError(f"{describe_self()}: publish: {type(error).__name__}: {error}")
     finally:
-        own.forget()
+        if own is not None:
+            own.forget()
+
+
+def _await_former(store: Store, part: VersionPart, stream: "_Stream", deadline: Deadline) -> None:
+    """Wait a little while the same part of another publisher is there, which may have died.
+
+    The home learns late of a death on another node; a publisher in place of the dead one is earlier.
+    """
+    sent = part, key_of(own_process())
+    end = time.monotonic() + min(_FORMER_S, deadline.remaining)
+    while time.monotonic() < end:
+        there = {(one.part, one.process) for one in complete_parts(store.folder)}
+        there |= {(one.part, one.process) for one in writers(store.folder, part)}
+        if sent not in there:
+            return
+        stream.next(_LOOK_S, _SILENT_S)
 
 
 class _Stream:
@@ -275,13 +380,17 @@ class _Stream:
         self.has_gone = False
         self._queues = queues
         self._sent = sent
-        self._heard = time.monotonic()
+        self._heard = self._looked = time.monotonic()
         self._is_ready = False
         self._thread = threading.get_ident()
         self._parts: deque[Any] = deque()
 
-    def next(self, seconds: float) -> Any:
+    def next(self, seconds: float, silent: float) -> Any:
         """Return the next message; None if there is none in time.
+
+        Args:
+            seconds: How long to wait for it.
+            silent: Seconds without a message after which the publisher is dead.
 
         Raises:
             WeightsError: The publisher has gone.
@@ -289,9 +398,12 @@ class _Stream:
         message = None
         with contextlib.suppress(ShoalTimeoutError):
             message = self._queues.take(self._sent.key, ONE, Deadline(seconds))
-            self._heard = time.monotonic()
+        now = time.monotonic()
+        if message is not None or now - self._looked > seconds + _STILL_S:
+            self._heard = now
+        self._looked = now
         self.has_gone = message == _GONE
-        if self.has_gone or time.monotonic() - self._heard >= _SILENT_S:
+        if self.has_gone or now - self._heard >= silent:
             raise WeightsError(
                 f"{describe_self()}: publish: {self._sent.part}: its publisher has given it up, or died"
             )
@@ -300,7 +412,7 @@ class _Stream:
     def check(self) -> None:
         """Raise if the publisher has gone."""
         # The store calls this in another thread, too, which must not take what this one copies.
-        while threading.get_ident() == self._thread and self.next(0) is not None:
+        while threading.get_ident() == self._thread and self.next(0, _SILENT_S) is not None:
             pass
 
     def copy(self, target: memoryview) -> None:
@@ -322,7 +434,7 @@ class _Stream:
         if not self._is_ready:
             self._queues.put(self._sent.answers, _READY, 0, Deadline(_ANSWER_S))
             self._is_ready = True
-        while (message := self.next(_SILENT_S)) == _HERE:
+        while (message := self.next(_SENDING_S, _SENDING_S)) == _HERE:
             pass
         parts = [part for *_, part in message[0]]
         if self._sent.checksum and digests_of(parts) != message[1]:

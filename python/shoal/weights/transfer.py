@@ -14,6 +14,7 @@ import numpy as np
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import WeightsCorruptError, WeightsError
+from shoal.queues.protocol import ONE
 from shoal.shm.shared_files.mapping import copy_into
 from shoal.weights.description import Entries
 from shoal.weights.hashing import digests_of
@@ -24,6 +25,7 @@ from shoal.weights.store import Store
 from shoal.weights.version import FilePart, Version
 
 __all__ = [
+    "ANSWER",
     "ASKS",
     "Head",
     "SourceQueues",
@@ -36,6 +38,9 @@ __all__ = [
 
 ASKS = "asks"
 """The key of what other nodes ask the actor of a node."""
+
+ANSWER = ONE._replace(again=False)
+"""A message of an answer: if the process that was asked has died, the next one knows nothing of it."""
 
 _MESSAGE = 8 * 2**20
 """Maximum number of bytes of a message."""
