@@ -79,6 +79,12 @@ def shown(address):
     return call.operation, wait
 
 
+def seen(channel):
+    """What the pages of the job show of a channel; tests before this one have used others."""
+    (found,) = [one for one in read_channels(list(states().values())) if one.name == channel.name]
+    return found
+
+
 def test_a_worker_shows_the_channel_that_it_waits_for(launch):
     channel = Channel.create("of a waiter")
     for cls, operation in ((Waiter, "get"), (Coroutine, "wait")):
@@ -88,14 +94,14 @@ def test_a_worker_shows_the_channel_that_it_waits_for(launch):
         assert (method, wait.operation) == ("take", operation)
         assert "the channel 'of a waiter', key 'x'" in wait.on
         assert wait.channel == "of a waiter"
-        (found,) = read_channels(list(states().values()))
+        found = seen(channel)
         (queue,) = found.queues
         assert (queue.key, queue.items, queue.waiting_consumers) == ("'x'", 0, 1)
         assert f"{group.worker_group_name}:0" in {state.address for state in found.consumers}
         channel.put(1, key="x")
         assert call.wait() == [1]
         assert state_of(f"{group.worker_group_name}:0").is_idle
-        (found,) = read_channels(list(states().values()))
+        found = seen(channel)
         assert [state.address for state in found.producers] == ["driver"]
 
 
