@@ -178,8 +178,8 @@ class Member:
 
     def join(self, op: str, patience: float = _LONGEST_S) -> None:
         """Become a participant, if this process is not one yet."""
+        self.check_open(op)  # not with the lock, which the end of the process waits for
         with access.lock:
-            self.check_open(op)
             if self.me:
                 return
             try:
