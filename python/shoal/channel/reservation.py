@@ -50,6 +50,7 @@ class Reservation:
         "_item",
         "_key",
         "_lock",
+        "_pending",
         "_pid",
         "_queues",
         "_settings",
@@ -76,6 +77,8 @@ class Reservation:
         self._timeout = timeout
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._pending: Future | None = None
+        """The asynchronous put whose end has not been noted yet."""
         self._state = ""
         """Empty while the reservation is open; otherwise the end of the sentence that says why."""
 
@@ -131,7 +134,8 @@ class Reservation:
             except BaseException:
                 self._end(put=False)
                 raise
-        future.add_done_callback(self._end_of)
+        self._pending = future
+        future.add_done_callback(self._note_end)
         return work_of(future, "put to", self._settings, self._key, deadline)
 
     def put_nowait(self, weight: int | None = None) -> None:
@@ -142,6 +146,7 @@ class Reservation:
         """Give the memory back. Idempotent; does nothing after a put, or while one is pending."""
         if self._pid != os.getpid():
             return  # the memory belongs to the parent
+        self._note_end()
         with self._lock:
             if self._state:
                 return
@@ -188,6 +193,10 @@ class Reservation:
             raise ShoalValueError(
                 f"the reservation was made by process {self._pid}, not by this one"
             )
+        self._note_end()
+        self._check_state()
+
+    def _check_state(self) -> None:
         if self._state:
             raise ShoalValueError(f"the reservation {self._state}")
 
@@ -209,20 +218,27 @@ class Reservation:
         """Mark the start of a put; return the item for the queues."""
         self._check_open()
         with self._lock:
-            self._check_open()
+            self._check_state()
             self._state = _PUTTING
             return self._item
 
-    def _end(self, *, put: bool) -> None:
+    def _end(self, *, put: bool, pending: Future | None = None) -> None:
         """Mark the end of a put that began; if it failed, the reservation is open again."""
         with self._lock:
+            if self._pending is not pending:
+                return  # another thread noted the end
+            self._pending = None
             if put or not _can_be_put(self._item):
                 self._finish(_PUT)
             else:
                 self._state = ""
 
-    def _end_of(self, ended: Future) -> None:
-        self._end(put=not ended.cancelled() and ended.exception() is None)
+    def _note_end(self, _: Any = None) -> None:
+        """Mark the end of an asynchronous put; who waits for it may be here before its callback."""
+        pending = self._pending
+        if pending is not None and pending.done():
+            put = not pending.cancelled() and pending.exception() is None
+            self._end(put=put, pending=pending)
 
     def _finish(self, state: str) -> Any:
         item, array = self._item, self._array
