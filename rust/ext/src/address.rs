@@ -1,7 +1,6 @@
 //! `WorkerAddress`: the position of a worker in the tree of groups.
 
-use std::cmp::Ordering;
-
+use pyo3::IntoPyObjectExt;
 use pyo3::basic::CompareOp;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -9,9 +8,9 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyList, PyString, PyTuple, PyType};
 use shoal_core::WorkerAddress;
 
-use crate::convert::{Arg, int, items, text, text_ref};
-use crate::errors::address_error;
-use crate::record;
+use crate::convert::{Arg, int, items, text_ref};
+use crate::errors::Raised;
+use crate::value::same_class;
 
 /// The argument `ranks`, each rank in decimal; the core checks whether they are valid.
 fn path(ranks: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
@@ -48,6 +47,9 @@ fn decimal(value: &Bound<'_, PyAny>, what: &str, expected: &str) -> PyResult<Str
     }
 }
 
+/// The public class, and its arguments.
+type Reduced<'a, 'py> = (Bound<'py, PyType>, (&'a str, Bound<'py, PyTuple>));
+
 /// The position of a worker in the tree of groups: a root group's name and a path of ranks.
 #[pyclass(frozen, name = "WorkerAddress", module = "shoal")]
 pub(crate) struct PyWorkerAddress {
@@ -58,39 +60,37 @@ pub(crate) struct PyWorkerAddress {
 impl PyWorkerAddress {
     #[new]
     #[pyo3(signature = (root_group_name, ranks = Arg::Default), text_signature = "(root_group_name, ranks=())")]
-    fn new(root_group_name: &Bound<'_, PyAny>, ranks: Arg<'_>) -> PyResult<Self> {
+    fn new(root_group_name: &Bound<'_, PyAny>, ranks: Arg<'_>) -> Result<Self, Raised> {
         let root = text_ref(root_group_name, "root_group_name")?;
         let plain = match &ranks {
             Arg::Default => Some(Vec::new()),
             Arg::Given(ranks) => plain_path(ranks),
         };
         let inner = match plain {
-            Some(path) => WorkerAddress::from_ranks(root, path),
-            None => WorkerAddress::new(root, &ranks.or(Vec::new(), path)?),
+            Some(path) => WorkerAddress::from_ranks(root, path)?,
+            None => WorkerAddress::new(root, &ranks.or(Vec::new(), path)?)?,
         };
-        Ok(Self {
-            inner: inner.map_err(|error| address_error(root_group_name.py(), error))?,
-        })
+        Ok(Self { inner })
     }
 
     /// Parse an address as `get_name` writes it.
     #[classmethod]
-    fn from_name(cls: &Bound<'_, PyType>, worker_name: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let inner = text(worker_name, "worker_name")?.parse();
-        Ok(Self {
-            inner: inner.map_err(|error| address_error(cls.py(), error))?,
-        })
+    fn from_name(
+        _class: &Bound<'_, PyType>,
+        worker_name: &Bound<'_, PyAny>,
+    ) -> Result<Self, Raised> {
+        let inner = text_ref(worker_name, "worker_name")?.parse()?;
+        Ok(Self { inner })
     }
 
     /// Return the address of a child, from its parent's name.
     #[classmethod]
     fn from_parent_name_rank(
-        cls: &Bound<'_, PyType>,
+        _class: &Bound<'_, PyType>,
         parent_name: &Bound<'_, PyAny>,
         rank: &Bound<'_, PyAny>,
-    ) -> PyResult<Self> {
-        let parent = text(parent_name, "parent_name")?.parse();
-        let inner = parent.map_err(|error| address_error(cls.py(), error))?;
+    ) -> Result<Self, Raised> {
+        let inner = text_ref(parent_name, "parent_name")?.parse()?;
         Self { inner }.get_child_address(rank)
     }
 
@@ -128,37 +128,27 @@ impl PyWorkerAddress {
     }
 
     /// Return the address one level down.
-    fn get_child_address(&self, rank: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let child = self.inner.child(&decimal(rank, "rank", "an int")?);
-        Ok(Self {
-            inner: child.map_err(|error| address_error(rank.py(), error))?,
-        })
+    fn get_child_address(&self, rank: &Bound<'_, PyAny>) -> Result<Self, Raised> {
+        let inner = self.inner.child(&decimal(rank, "rank", "an int")?)?;
+        Ok(Self { inner })
     }
 
     fn __richcmp__(
         slf: &Bound<'_, Self>,
         other: &Bound<'_, PyAny>,
         op: CompareOp,
-    ) -> PyResult<Py<PyAny>> {
-        let py = slf.py();
-        let order: Ordering = match other.cast::<Self>() {
-            Ok(other) => slf.get().inner.cmp(&other.get().inner),
+    ) -> Result<Py<PyAny>, Raised> {
+        let (py, mine) = (slf.py(), &slf.get().inner);
+        let order = if let Ok(other) = other.cast::<Self>() {
+            mine.cmp(&other.get().inner)
+        } else if same_class(slf, other)? {
             // An address of the other backend has the same public class name and the same names.
-            Err(_) if record::same_class(slf.as_any(), other)? => {
-                let name: String = other.call_method0("get_name")?.extract()?;
-                let other: Result<WorkerAddress, _> = name.parse();
-                slf.get()
-                    .inner
-                    .cmp(&other.map_err(|error| address_error(py, error))?)
-            }
-            Err(_) => return Ok(py.NotImplemented()),
+            let name: String = other.call_method0("get_name")?.extract()?;
+            mine.cmp(&name.parse()?)
+        } else {
+            return Ok(py.NotImplemented());
         };
-        Ok(op
-            .matches(order)
-            .into_pyobject(py)?
-            .to_owned()
-            .into_any()
-            .unbind())
+        Ok(op.matches(order).into_py_any(py)?)
     }
 
     fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
@@ -178,17 +168,10 @@ impl PyWorkerAddress {
         self.inner.name()
     }
 
-    fn __reduce__<'py>(
-        slf: &Bound<'py, Self>,
-    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
-        static PUBLIC: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let py = slf.py();
-        let class = PUBLIC.get_or_try_init(py, || {
-            Ok::<_, PyErr>(record::public_class(slf.as_any())?.unbind())
-        })?;
-        let inner = &slf.get().inner;
-        let path = PyTuple::new(py, inner.rank_path())?;
-        let fields = (inner.root_group_name(), path).into_pyobject(py)?;
-        Ok((class.bind(py).clone(), fields))
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'_, 'py>> {
+        static PUBLIC: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+        let class = PUBLIC.import(py, "shoal", "WorkerAddress")?;
+        let path = PyTuple::new(py, self.inner.rank_path())?;
+        Ok((class.clone(), (self.inner.root_group_name(), path)))
     }
 }

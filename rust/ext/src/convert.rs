@@ -101,13 +101,12 @@ pub(crate) fn number(value: &Bound<'_, PyAny>, what: &str, least: i64, bad: Bad)
         Ok(number) if (least..=MAX).contains(&number) => Ok(number),
         _ => {
             let message = format!("{what} must be from {least} to {MAX}, not {int}");
-            Err(match bad {
-                Bad::Value => PyValueError::new_err(message),
-                Bad::Placement => shoal_error(value.py(), "PlacementError", message, None),
-                Bad::PlacementIndex => {
-                    shoal_error(value.py(), "PlacementIndexError", message, None)
-                }
-            })
+            let class = match bad {
+                Bad::Value => return Err(PyValueError::new_err(message)),
+                Bad::Placement => "PlacementError",
+                Bad::PlacementIndex => "PlacementIndexError",
+            };
+            Err(shoal_error(value.py(), class, message, None))
         }
     }
 }

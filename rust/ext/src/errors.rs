@@ -1,7 +1,7 @@
 //! Conversion of the core's errors to the classes of `shoal.errors`.
 
 use pyo3::prelude::*;
-use pyo3::types::IntoPyDict;
+use pyo3::types::PyDict;
 use shoal_core::placement::PlacementErrorKind;
 use shoal_core::text::Span;
 use shoal_core::{AddressError, PlacementError};
@@ -19,29 +19,49 @@ pub(crate) fn shoal_error(
     at: Option<(String, Span)>,
 ) -> PyErr {
     let made = || -> PyResult<PyErr> {
-        let class = shoal_class(py, class)?;
-        let error = match at {
-            None => class.call1((message,))?,
-            Some((text, span)) => {
-                let keywords = [("text", text.into_pyobject(py)?.into_any())].into_py_dict(py)?;
-                keywords.set_item("span", (span.start, span.end))?;
-                class.call((message,), Some(&keywords))?
-            }
-        };
+        let keywords = PyDict::new(py);
+        if let Some((text, span)) = at {
+            keywords.set_item("text", text)?;
+            keywords.set_item("span", (span.start, span.end))?;
+        }
+        let error = shoal_class(py, class)?.call((message,), Some(&keywords))?;
         Ok(PyErr::from_value(error))
     };
     made().unwrap_or_else(|error| error)
 }
 
-pub(crate) fn address_error(py: Python<'_>, error: AddressError) -> PyErr {
-    let message = error.to_string();
-    shoal_error(py, "AddressError", message, Some((error.text, error.span)))
+/// An error that a function raises: one of Python, or of the core as its class of `shoal.errors`.
+pub(crate) struct Raised(PyErr);
+
+impl From<PyErr> for Raised {
+    fn from(error: PyErr) -> Self {
+        Self(error)
+    }
 }
 
-pub(crate) fn placement_error(py: Python<'_>, error: PlacementError) -> PyErr {
-    let class = match error.kind {
-        PlacementErrorKind::NodeOutOfRange => "PlacementIndexError",
-        _ => "PlacementError",
-    };
-    shoal_error(py, class, error.message, error.at)
+impl From<AddressError> for Raised {
+    fn from(error: AddressError) -> Self {
+        let (message, at) = (error.to_string(), Some((error.text, error.span)));
+        Self(Python::attach(|py| {
+            shoal_error(py, "AddressError", message, at)
+        }))
+    }
+}
+
+impl From<PlacementError> for Raised {
+    fn from(error: PlacementError) -> Self {
+        let class = match error.kind {
+            PlacementErrorKind::NodeOutOfRange => "PlacementIndexError",
+            _ => "PlacementError",
+        };
+        Self(Python::attach(|py| {
+            shoal_error(py, class, error.message, error.at)
+        }))
+    }
+}
+
+impl From<Raised> for PyErr {
+    fn from(raised: Raised) -> Self {
+        raised.0
+    }
 }

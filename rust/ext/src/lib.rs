@@ -7,10 +7,10 @@ mod groups;
 mod placement;
 mod placements;
 mod ranks;
-mod record;
 mod sequence;
 mod shm;
 mod solve;
+mod value;
 
 use pyo3::prelude::*;
 

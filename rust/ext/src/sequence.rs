@@ -1,9 +1,57 @@
 //! Methods that the lazy sequences `RankLists` and `Placements` share.
 
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyIterator, PyList, PyRange};
+use pyo3::types::{PyInt, PyList, PyRange};
 
-use crate::record::same_class;
+use crate::value::same_class;
+
+/// Adds the methods of a sequence to those of a class. The class has as many items as its `inner`, and
+/// a method `maker` whose result makes the item at an index.
+macro_rules! sequence {
+    (impl $class:ident { $($method:tt)* }) => {
+        impl $class {
+            fn list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyList>> {
+                let made: PyResult<Vec<_>> = (0..self.inner.len()).map(self.maker(py)).collect();
+                pyo3::types::PyList::new(py, made?)
+            }
+        }
+
+        #[pyo3::pymethods]
+        impl $class {
+            $($method)*
+
+            fn __len__(&self) -> usize {
+                self.inner.len()
+            }
+
+            fn __getitem__<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+                $crate::sequence::pick(index, self.inner.len(), self.maker(index.py()))
+            }
+
+            fn __iter__<'py>(
+                &self,
+                py: Python<'py>,
+            ) -> PyResult<Bound<'py, pyo3::types::PyIterator>> {
+                self.list(py)?.try_iter()
+            }
+
+            fn __reversed__<'py>(
+                &self,
+                py: Python<'py>,
+            ) -> PyResult<Bound<'py, pyo3::types::PyIterator>> {
+                let list = self.list(py)?;
+                list.reverse()?;
+                list.try_iter()
+            }
+
+            fn __eq__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+                $crate::sequence::same_items(slf, other)
+            }
+        }
+    };
+}
+pub(crate) use sequence;
 
 /// The item at an index, or the items of a slice; Python's `range` checks the index.
 pub(crate) fn pick<'py>(
@@ -24,12 +72,6 @@ pub(crate) fn pick<'py>(
     Ok(list.into_any())
 }
 
-/// The items from the last to the first.
-pub(crate) fn reversed(list: Bound<'_, PyList>) -> PyResult<Bound<'_, PyIterator>> {
-    list.reverse()?;
-    list.try_iter()
-}
-
 /// Whether `other` is a list, or a sequence of the same class in this backend or the other, with
 /// equal items.
 pub(crate) fn same_items(mine: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
@@ -39,5 +81,5 @@ pub(crate) fn same_items(mine: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> P
     }
     let list = py.get_type::<PyList>();
     let equal = list.call1((mine,))?.eq(list.call1((other,))?)?;
-    Ok(equal.into_pyobject(py)?.to_owned().into_any().unbind())
+    equal.into_py_any(py)
 }

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyTuple};
@@ -25,9 +26,11 @@ const TURN: Duration = Duration::from_millis(100);
 /// Puts and gets of a `Channel`; `shoal.channel.Channel` derives from it.
 #[pyclass(frozen, subclass, name = "ChannelBase", module = "shoal._backend")]
 pub(crate) struct PyChannelBase {
-    /// The queues that puts may use directly, by key. The subclass adds and removes them.
+    /// Queues that puts may use directly, by key. The subclass adds and removes them.
+    #[pyo3(get, name = "_direct_puts")]
     puts: Py<PyDict>,
     /// The same for gets.
+    #[pyo3(get, name = "_direct_gets")]
     gets: Py<PyDict>,
 }
 
@@ -36,24 +39,15 @@ fn default_key(py: Python<'_>) -> &Bound<'_, PyAny> {
     intern!(py, "default_queue").as_any()
 }
 
-fn given_key<'py>(key: Arg<'py>, py: Python<'py>) -> Bound<'py, PyAny> {
-    match key {
-        Arg::Default => default_key(py).clone(),
-        Arg::Given(key) => key,
-    }
-}
-
-fn given_weight<'py>(weight: Arg<'py>, py: Python<'py>) -> Bound<'py, PyAny> {
-    match weight {
-        Arg::Default => PyInt::new(py, 0).into_any(),
-        Arg::Given(weight) => weight,
-    }
-}
-
-fn given_flag<'py>(argument: Arg<'py>, py: Python<'py>) -> Bound<'py, PyAny> {
+/// An argument as the slow path gets it.
+fn given<'py>(
+    argument: Arg<'py>,
+    py: Python<'py>,
+    default: impl IntoPyObjectExt<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
     match argument {
-        Arg::Default => PyBool::new(py, false).to_owned().into_any(),
-        Arg::Given(value) => value,
+        Arg::Default => default.into_bound_py_any(py),
+        Arg::Given(value) => Ok(value),
     }
 }
 
@@ -168,18 +162,6 @@ impl PyChannelBase {
         }
     }
 
-    /// Queues that puts may use directly, by key.
-    #[getter]
-    fn _direct_puts(&self, py: Python<'_>) -> Py<PyDict> {
-        self.puts.clone_ref(py)
-    }
-
-    /// Queues that gets may use directly, by key.
-    #[getter]
-    fn _direct_gets(&self, py: Python<'_>) -> Py<PyDict> {
-        self.gets.clone_ref(py)
-    }
-
     /// Put an item, waiting for room.
     ///
     /// Args:
@@ -229,9 +211,9 @@ impl PyChannelBase {
         }
         let all = (
             item,
-            given_weight(weight, py),
-            given_key(key, py),
-            given_flag(async_op, py),
+            given(weight, py, 0)?,
+            given(key, py, default_key(py))?,
+            given(async_op, py, false)?,
             timeout,
             queue_name,
         );
@@ -258,7 +240,7 @@ impl PyChannelBase {
         if queue_name.is_none() && slf.get().is_put(item, &weight, &key)? {
             return Ok(());
         }
-        let (weight, key) = (given_weight(weight, py), given_key(key, py));
+        let (weight, key) = (given(weight, py, 0)?, given(key, py, default_key(py))?);
         let all = (item, weight, key, queue_name);
         slf.call_method1(intern!(py, "_put_nowait_slowly"), all)
             .map(drop)
@@ -321,8 +303,8 @@ impl PyChannelBase {
             }
             waited = (turn + get.limit.over()).as_secs_f64();
         }
-        let key = given_key(key, py);
-        let (async_op, lease) = (given_flag(async_op, py), given_flag(lease, py));
+        let key = given(key, py, default_key(py))?;
+        let (async_op, lease) = (given(async_op, py, false)?, given(lease, py, false)?);
         let all = (key, async_op, timeout, queue_name, lease, waited);
         slf.call_method1(intern!(py, "_get_slowly"), all)
     }
@@ -355,7 +337,7 @@ impl PyChannelBase {
             let object = queue.get().get_one(py, &mut get);
             return object.map_err(|error| explained(slf, error));
         }
-        let (key, lease) = (given_key(key, py), given_flag(lease, py));
+        let (key, lease) = (given(key, py, default_key(py))?, given(lease, py, false)?);
         slf.call_method1(intern!(py, "_get_nowait_slowly"), (key, queue_name, lease))
     }
 

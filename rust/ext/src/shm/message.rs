@@ -30,7 +30,12 @@ impl LeaseInfo {
 #[pyclass(frozen, name = "ShmMessage", module = "shoal.shm")]
 pub(crate) struct PyShmMessage {
     value: Py<PyAny>,
-    lease_info: LeaseInfo,
+    /// Whether a previous consumer gave it back, died or left the session without `ack`.
+    #[pyo3(get)]
+    redelivered: bool,
+    /// Its weight in a batch.
+    #[pyo3(get)]
+    weight: u64,
     /// None once it is acknowledged: then only `value` keeps the memory that it uses.
     ///
     /// Locked only briefly, and never while Python is called.
@@ -49,7 +54,8 @@ impl PyShmMessage {
     ) -> Self {
         Self {
             value: value.unbind(),
-            lease_info,
+            redelivered: lease_info.redelivered,
+            weight: lease_info.weight,
             held: Mutex::new(held),
             given_back: AtomicBool::new(false),
             pid: std::process::id(),
@@ -106,18 +112,6 @@ impl PyShmMessage {
             return Err(bad_value(py, "the message was given back".to_owned()));
         }
         Ok(self.value.clone_ref(py))
-    }
-
-    /// Whether a previous consumer gave it back, died or left the session without `ack`.
-    #[getter]
-    fn redelivered(&self) -> bool {
-        self.lease_info.redelivered
-    }
-
-    /// Its weight in a batch.
-    #[getter]
-    fn weight(&self) -> u64 {
-        self.lease_info.weight
     }
 
     /// Acknowledge the message, which ends the lease. Idempotent.

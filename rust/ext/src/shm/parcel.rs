@@ -33,8 +33,12 @@ const BESIDE: usize = 4096;
 #[pyclass(frozen, name = "ShmParcel", module = "shoal._backend")]
 pub(crate) struct PyShmParcel {
     kind: u32,
+    /// The pid of the process that sent the message, on its own machine.
+    #[pyo3(get)]
     sender: u32,
     data: Py<PyAny>,
+    /// The number of its bytes.
+    #[pyo3(get)]
     nbytes: usize,
 }
 
@@ -184,18 +188,6 @@ impl PyShmParcel {
             data: copied(py, &encoded)?.into_any().unbind(),
             nbytes: encoded.total_len(),
         })
-    }
-
-    /// The pid of the process that sent the message, on its own machine.
-    #[getter]
-    fn sender(&self) -> u32 {
-        self.sender
-    }
-
-    /// The number of its bytes.
-    #[getter]
-    fn nbytes(&self) -> usize {
-        self.nbytes
     }
 
     /// Rebuild the object.

@@ -23,8 +23,14 @@ enum End {
 pub(crate) struct PyLaneMessage {
     client: Py<PyLaneClient>,
     value: Py<PyAny>,
+    /// The number of its lease among those of this process.
+    #[pyo3(get)]
     number: u64,
+    /// Its weight in a batch.
+    #[pyo3(get)]
     weight: u64,
+    /// Whether a previous consumer gave it back, died or left the session without `ack`.
+    #[pyo3(get)]
     redelivered: bool,
     /// None until it has ended. Locked only briefly, and never while Python is called.
     ended: Mutex<Option<End>>,
@@ -88,24 +94,6 @@ impl PyLaneMessage {
             return Err(bad_value(py, "the message was given back".to_owned()));
         }
         Ok(self.value.clone_ref(py))
-    }
-
-    /// Whether a previous consumer gave it back, died or left the session without `ack`.
-    #[getter]
-    fn redelivered(&self) -> bool {
-        self.redelivered
-    }
-
-    /// Its weight in a batch.
-    #[getter]
-    fn weight(&self) -> u64 {
-        self.weight
-    }
-
-    /// The number of its lease among those of this process.
-    #[getter]
-    fn number(&self) -> u64 {
-        self.number
     }
 
     /// Acknowledge the message, which ends the lease. Idempotent.

@@ -15,6 +15,8 @@ use crate::errors::shoal_error;
 /// A server beside a session. It ends with `stop`, or with the object.
 #[pyclass(frozen, name = "LaneServer", module = "shoal._backend")]
 pub(crate) struct PyLaneServer {
+    /// The IP address and the port.
+    #[pyo3(get)]
     address: (String, u16),
     /// None once it is stopped.
     server: Mutex<Option<Server>>,
@@ -55,12 +57,6 @@ impl PyLaneServer {
             address: (address.ip().to_string(), address.port()),
             server: Mutex::new(Some(server)),
         })
-    }
-
-    /// The IP address and the port.
-    #[getter]
-    fn address(&self) -> (String, u16) {
-        self.address.clone()
     }
 
     /// The number of connections.
