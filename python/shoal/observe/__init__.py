@@ -1,7 +1,7 @@
 """What the processes of a job do on all its nodes, why they stand still, and what its channels hold."""
 
 from shoal.observe.causes import Cause, find_causes
-from shoal.observe.channels import ChannelQueue, ChannelState, read_channels
+from shoal.observe.channels import ChannelQueue, ChannelState, read_channels, with_rates
 from shoal.observe.jobs import JobProcesses, read_jobs
 from shoal.observe.other_nodes import OtherNodes
 from shoal.observe.sentences import Finding, age, diagnose
@@ -18,4 +18,5 @@ __all__ = [
     "find_causes",
     "read_channels",
     "read_jobs",
+    "with_rates",
 ]
