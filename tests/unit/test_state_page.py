@@ -20,6 +20,7 @@ from shoal.state import (
     find_jobs,
     folders,
     hide_process,
+    hold_devices,
     own_page,
     read_pages,
     remove_dead,
@@ -158,7 +159,19 @@ def test_a_process_shows_the_channels_that_it_uses_and_how():
     assert only_state().is_idle
     for number in range(31):
         use_channel(f"c{number}", "", "put")
-    assert (len(only_state().channels), only_state().has_all_channels) == (32, False)
+    assert (len(only_state().channels), only_state().has_all_channels) == (31, False)
+
+
+def test_a_process_shows_the_devices_whose_lock_it_holds_and_since_when(monkeypatch):
+    show_process(JOB, "actor:0", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(own_page.time, "monotonic_ns", lambda: 5_000_000_000)
+        hold_devices([0, 12])
+    found = only_state()
+    assert (found.held_devices, found.held_since) == ((0, 12), 5.0)
+    assert (found.is_idle, found.channels) == (True, ())
+    hold_devices([])
+    assert (only_state().held_devices, only_state().held_since) == ((), 0)
 
 
 def test_a_process_shows_how_many_nodes_the_job_has_and_how_many_calls_it_runs_at_once():

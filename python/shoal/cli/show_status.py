@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from shoal.cli.show_channels import channel_sections, channels_as_json
+from shoal.cli.show_locks import lock_sections, locks_as_json
 from shoal.cli.text import age, console, name_of, print_sections, ranges
 from shoal.observe import (
     ChannelState,
@@ -17,6 +18,7 @@ from shoal.observe import (
     OtherNodes,
     read_channels,
     read_jobs,
+    read_locks,
     with_rates,
 )
 from shoal.planner.report import Section
@@ -55,6 +57,7 @@ def show_status(folder: Path | None, nodes: OtherNodes | None, *, as_json: bool)
                 "job": job.name,
                 "processes": [_process(state, job.now) for state in states],
                 "channels": channels_as_json(of_job),
+                "locks": locks_as_json(read_locks(states), job.now),
                 "unseen": job.unseen,
             }
             for (job, states), of_job in zip(jobs, channels, strict=True)
@@ -69,6 +72,7 @@ def show_status(folder: Path | None, nodes: OtherNodes | None, *, as_json: bool)
     sections: list[Section] = []
     for (job, states), of_job in zip(jobs, channels, strict=True):
         sections += [_section(job, states), *channel_sections(of_job)]
+        sections += lock_sections(read_locks(states), job.now)
     with console() as out:
         out.print(head, style="bold")
         print_sections(sections, out)

@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal._backend import shm_queues
 from shoal.errors import ChannelNotFoundError, ShoalError
-from shoal.observe.graph import waits_for_room
+from shoal.observe.graph import waits_for_room, waits_of
 from shoal.shm.keys import shown_key
 from shoal.state import Activity, ProcessState
 
@@ -122,7 +122,7 @@ def _read(
 ) -> ChannelState | None:
     uses = [(state, use) for state in states for use in state.channels if use.name == name]
     alive = (state for state in states if state.status != "dead")
-    waits = [wait for state in alive for wait in _waits(state.activities) if wait.channel == name]
+    waits = [wait for state in alive for wait in waits_of(state) if wait.channel == name]
     queues: list[ChannelQueue] = []
     unread: list[str] = []
     tokens = {use.token for _, use in uses}
@@ -155,12 +155,6 @@ def _read(
         unread=tuple(unread),
         read_at=now,
     )
-
-
-def _waits(activities: Iterable[Activity]) -> Iterable[Activity]:
-    for activity in activities:
-        yield activity
-        yield from activity.inside
 
 
 def _queues(
