@@ -10,7 +10,7 @@ from shoal.planner.report import Section
 from shoal.queues.protocol import DEFAULT_KEY
 from shoal.state import ProcessState
 
-__all__ = ["channel_sections", "channels_as_json", "rate"]
+__all__ = ["channel_sections", "channels_as_json", "rate", "waiting"]
 
 _MOST_ROWS = 10
 """Number of keys of a channel that are shown; of more, those with the longest waits and queues."""
@@ -56,9 +56,15 @@ def _cells(queue: ChannelQueue) -> Iterator[str]:
     rates = (queue.puts_per_s, queue.gets_per_s)
     yield "-" if None in rates else "/".join(rate(each or 0) for each in rates)
     yield age(queue.oldest_s) if queue.items else "-"
-    sides = (("put", queue.waiting_producers), ("get", queue.waiting_consumers))
-    waits = [f"{count} {side}" for side, count in sides if count]
-    yield ", ".join([*waits, *["closed"] * queue.is_closed]) or "-"
+    yield waiting([queue])
+
+
+def waiting(queues: Sequence[ChannelQueue]) -> str:
+    """Write how many processes wait at queues of a channel, and whether all of these are closed."""
+    puts = sum(queue.waiting_producers for queue in queues)
+    gets = sum(queue.waiting_consumers for queue in queues)
+    waits = [f"{count} {side}" for side, count in (("put", puts), ("get", gets)) if count]
+    return ", ".join([*waits, *["closed"] * all(queue.is_closed for queue in queues)]) or "-"
 
 
 def rate(per_s: float) -> str:
