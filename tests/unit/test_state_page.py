@@ -21,8 +21,11 @@ from shoal.state import (
     folders,
     hide_process,
     hold_devices,
+    job_folder,
+    keep_placement,
     own_page,
     read_pages,
+    read_placements,
     remove_dead,
     remove_pages,
     show_loop,
@@ -464,6 +467,17 @@ def test_a_call_that_began_before_a_fork_ends_only_in_the_parent():
 
 
 @pytest.mark.process
+def test_placements_stay_as_long_as_the_job_has_a_page(folder):
+    show_process(JOB, "driver", 0)
+    for text in ("actor: an earlier one\n", "actor: 2 workers\n"):
+        keep_placement(job_folder(), "actor", text)
+    keep_placement(job_folder(), "a/b", "a/b: 1 worker\n")
+    assert read_placements(job_folder()) == "a/b: 1 worker\n\nactor: 2 workers\n"
+    assert [state.address for state in states()] == ["driver"]
+    hide_process()
+    assert list(folder.iterdir()) == []
+
+
 def test_dead_pages_stay_while_the_job_goes_on_and_go_with_it(start, folder):
     dead, alive = start(WORKS, "actor:0"), start(WORKS, "actor:1")
     dead.kill()

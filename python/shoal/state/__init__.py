@@ -5,7 +5,13 @@ can read them without the help of that process: also while it is stopped, and af
 """
 
 from shoal.state.copying import CopiedPages, copy_pages, states_of
-from shoal.state.folders import claim_report, find_jobs, remove_dead
+from shoal.state.folders import (
+    claim_report,
+    find_jobs,
+    keep_placement,
+    read_placements,
+    remove_dead,
+)
 from shoal.state.own_page import (
     accept_calls,
     begin_wait,
@@ -36,7 +42,9 @@ __all__ = [
     "hide_process",
     "hold_devices",
     "job_folder",
+    "keep_placement",
     "read_pages",
+    "read_placements",
     "remove_dead",
     "remove_pages",
     "show_loop",

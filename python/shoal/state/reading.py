@@ -165,6 +165,8 @@ def read_pages(folder: Path) -> list[ProcessState]:
         return []
     states = []
     for page in pages:
+        if identity_of(page.name) is None:
+            continue  # a file beside a page
         with contextlib.suppress(OSError, ValueError):
             state = understand(page.name, status_of(page), read_blocks(page))
             states.append(replace(state, page=page))
