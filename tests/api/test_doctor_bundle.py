@@ -134,7 +134,9 @@ def test_the_bundle_has_everything_but_secrets(start, folder, monkeypatch):
     assert done.exit_code == 1  # a process is dead
     files = unpacked(folder / "b.zip")
     assert stat.S_IMODE((folder / "b.zip").stat().st_mode) == 0o600
-    assert [line.strip() for line in done.output.splitlines()[-len(files) :]] == list(files)
+    *lines, last = done.output.splitlines()
+    assert [line.strip() for line in lines[-len(files) :]] == list(files)
+    assert last.startswith("Look at the file before you send it: values of environment variables")
 
     text = "".join([*files, *files.values()])
     secrets = {line for value in SECRETS.values() for line in value.split() if value != "1234"} | {
