@@ -97,7 +97,7 @@ def test_each_process_has_a_line_with_its_call_and_its_wait_and_causes_are_last(
     assert cause.startswith("rollout:0 waits for actor:0, which has been in `update` for 63 s")
     assert [f"{lines[-3]} {lines[-2].lstrip()}", lines[-1]] == [
         f"- {cause}",
-        "q quit  s sort: address  f fold: alike  c channels: few  ? keys",
+        "q quit  s sort: address  f fold: by call  c channels: few  ? keys",
     ]
 
 
@@ -125,10 +125,10 @@ def test_hundreds_of_processes_are_folded_by_state_the_worst_first():
 
 def test_it_unfolds_by_itself_only_when_there_is_room_to_spare():
     envs = [process(f"env:{n}", call(f"step{max(n, 9)}", 1)) for n in range(28)]
-    assert drawn(envs)[1].folded == "alike"  # 19 lines and a title fit into 21 lines
+    assert drawn(envs)[1].folded == "by call"  # 19 lines and a title fit into 21 lines
     folded = show_top.View(folded="by state")
     assert drawn(envs, view=folded)[1].folded == "by state"
-    assert drawn(envs[:22], view=folded)[1].folded == "alike"
+    assert drawn(envs[:22], view=folded)[1].folded == "by call"
 
 
 def test_keys_fold_sort_and_scroll():
@@ -210,7 +210,7 @@ CHANNELS_AT_80 = """\
 def test_each_channel_has_a_line_below_the_processes():
     lines, _ = drawn(THREE, channels=CHANNELS)
     assert lines[:12] == [*THREE_AT_80.splitlines(), *CHANNELS_AT_80.splitlines()]
-    assert lines[-1] == "q quit  s sort: address  f fold: alike  c channels: few  ? keys"
+    assert lines[-1] == "q quit  s sort: address  f fold: by call  c channels: few  ? keys"
     narrow, _ = drawn(THREE, (40, 24), channels=CHANNELS)
     assert narrow[9].startswith(" by key (2 k… ")
 
@@ -232,7 +232,7 @@ def test_channels_are_folded_to_the_few_that_are_waited_for_and_the_fullest():
 
 def test_processes_are_folded_by_state_to_make_room_for_channels():
     states = [process(f"env:{n}", call(f"step{n}", 1)) for n in range(18)]
-    assert drawn(states)[1].folded == "alike"
+    assert drawn(states)[1].folded == "by call"
     lines, view = drawn(states, channels=CHANNELS)
     assert view.folded == "by state"
     assert set(CHANNELS_AT_80.splitlines()) <= set(lines)

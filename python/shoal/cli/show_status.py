@@ -118,23 +118,24 @@ def _rows(states: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
 
 
 def folded(states: Iterable[ProcessState]) -> Iterator[list[ProcessState]]:
-    """Yield the processes of each row: of a large group, those that do the same are one row.
+    """Yield the processes of each row.
+
+    A row of a large group has all processes that are in the same calls and waits.
 
     Args:
         states: The processes, in the order of `by_address`.
     """
     for _, members in groupby(states, key=lambda state: state.group):
         group = list(members)
-        alike: dict[Any, list[ProcessState]] = {}
+        rows: dict[Any, list[ProcessState]] = {}
         for state in group:
-            alike.setdefault(_likeness(state) if len(group) > _MOST_ROWS else state, []).append(
-                state
-            )
-        yield from alike.values()
+            key = _calls_and_waits(state) if len(group) > _MOST_ROWS else state
+            rows.setdefault(key, []).append(state)
+        yield from rows.values()
 
 
-def _likeness(state: ProcessState) -> Any:
-    """Return what processes in one row have in common: everything but numbers and times."""
+def _calls_and_waits(state: ProcessState) -> Any:
+    """Return what is equal for all processes of a row: their state, calls and waits, without times."""
 
     def of(activity: Activity) -> Any:
         return activity.operation, activity.on, activity.peers, tuple(map(of, activity.inside))
@@ -144,7 +145,7 @@ def _likeness(state: ProcessState) -> Any:
 
 
 def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
-    """Return the rows of processes that do the same; times are those of the longest."""
+    """Return the rows of processes in the same calls and waits; a time is that of the longest."""
     first = min(same, key=lambda state: min((a.since for a in state.activities), default=now))
     pid = str(first.pid) if len(same) == 1 else f"{len(same)} pids"
     node = ranges(_nodes(same)) or "-"

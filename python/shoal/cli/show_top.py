@@ -22,7 +22,7 @@ from shoal.state import Activity, ProcessState
 __all__ = ["Look", "View", "frame", "look_at"]
 
 Sort = Literal["address", "longest wait", "longest call"]
-Fold = Literal["alike", "by state", "off"]
+Fold = Literal["by call", "by state", "off"]
 
 _Choice = TypeVar("_Choice", bound=str)
 
@@ -38,7 +38,7 @@ _STYLES = {
     "running": "green",
     "idle": "dim",
 }
-"""What a process may do, the worst first."""
+"""The states of a process, the worst first, with their colours."""
 _WORST = tuple(_STYLES)
 
 _MOST_CAUSES = 3
@@ -60,7 +60,7 @@ _TO_THE_RIGHT = (1, 4, 6)
 _KEYS = (
     ("q", "quit"),
     ("s", "sort: by the address, the longest wait, or the longest call"),
-    ("f", "fold alike: those that do the same, of a group of more than 20"),
+    ("f", "fold by call: those in the same calls and waits, of more than 20"),
     ("", "fold by state: those of a group that are in the same state"),
     ("", "fold off: nothing"),
     ("c", "channels few: five, those that are waited for and the fullest"),
@@ -91,7 +91,7 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """What the user chose to see.
+    """The part of the jobs that is shown, and how: by the keys that the user pressed.
 
     Attributes:
         sort: The order of the processes of a job.
@@ -109,7 +109,7 @@ class View:
     with_keys: bool = False
     first: int = 0
     room: int = 1
-    folded: Fold = "alike"
+    folded: Fold = "by call"
 
     def after(self, key: str) -> "View":
         """Return what the user sees after a key."""
@@ -293,7 +293,7 @@ def _sections(look: Look, view: View, room: int) -> tuple[dict[str, list[_Row]],
     def rows(fold: Fold) -> dict[str, list[_Row]]:
         return {job: _rows(found, fold, view.sort, look.now) for job, found in look.jobs.items()}
 
-    fold = view.fold or "alike"
+    fold = view.fold or "by call"
     found = rows(fold)
     # With some room to spare once they are folded by state, so that they do not fold and unfold all the time.
     most = room * 3 // 4 if view.folded == "by state" else room
@@ -304,15 +304,15 @@ def _sections(look: Look, view: View, room: int) -> tuple[dict[str, list[_Row]],
 
 
 def _rows(states: Sequence[ProcessState], fold: Fold, sort: Sort, now: float) -> list[_Row]:
-    if fold == "alike":
+    if fold == "by call":
         each = [_row(same, now) for same in folded(states)]
     elif fold == "off":
         each = [_row([state], now) for state in states]
     else:
-        alike: dict[tuple[str, str], list[ProcessState]] = {}
+        of_state: dict[tuple[str, str], list[ProcessState]] = {}
         for state in states:
-            alike.setdefault((state.group, _state(state)), []).append(state)
-        each = [_row(same, now) for same in alike.values()]
+            of_state.setdefault((state.group, _state(state)), []).append(state)
+        each = [_row(same, now) for same in of_state.values()]
         each.sort(key=lambda row: _WORST.index(row.state))
     return sorted(each, key=lambda row: row.order(sort))
 
