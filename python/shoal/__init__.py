@@ -79,9 +79,9 @@ _check_ray()
 
 
 def _report_waits() -> None:
-    remarks = importlib.import_module("shoal.remarks")
-    remarks.annotate_waits("shoal.observe.long_waits:describe_others")
-    remarks.report_hangs("shoal.observe.long_waits:report_job")
+    hooks = importlib.import_module("shoal.long_wait_hooks")
+    hooks.annotate_waits("shoal.observe.long_waits:describe_others")
+    hooks.report_hangs("shoal.observe.long_waits:report_job")
 
 
 _report_waits()

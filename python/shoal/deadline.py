@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 from shoal.context import describe_self, env_var
 from shoal.errors import ShoalValueError
-from shoal.remarks import remarks_on, report_hang
+from shoal.long_wait_hooks import remarks_on, report_hang
 from shoal.state import Activity, PageEntry, begin_wait
 
 __all__ = [

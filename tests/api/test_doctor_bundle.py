@@ -17,7 +17,7 @@ from shoal.observe import JobProcesses
 from shoal.observe.bundle import write_bundle
 from shoal.observe.secrets import Secrets
 from shoal.observe.stacks import ProcessStacks, StackFrame
-from shoal.state import Activity, ProcessState
+from shoal.state import Activity, ProcessState, find_jobs, keep_placement
 from support.processes import until
 from support.state_pages import states
 
@@ -126,13 +126,17 @@ def test_the_bundle_has_everything_but_secrets(start, folder, monkeypatch):
     )
     start("actor:2", **SECRETS, SIDE="left")
     dead = start("env:0", **SECRETS, SIDE="left")
+    (of_job,) = find_jobs().values()
+    keep_placement(of_job, "actor", "actor: 3 workers, on wandb-0123456789\n")
     dead.kill()
     dead.wait()
     done = CliRunner().invoke(app, ["doctor", "--bundle", str(folder / "b.zip")])
     assert done.exit_code == 1  # a process is dead
     files = unpacked(folder / "b.zip")
     assert stat.S_IMODE((folder / "b.zip").stat().st_mode) == 0o600
-    assert [line.strip() for line in done.output.splitlines()[-len(files) :]] == list(files)
+    *lines, last = done.output.splitlines()
+    assert [line.strip() for line in lines[-len(files) :]] == list(files)
+    assert last.startswith("Look at the file before you send it: values of environment variables")
 
     text = "".join([*files, *files.values()])
     secrets = {line for value in SECRETS.values() for line in value.split() if value != "1234"} | {
@@ -155,6 +159,7 @@ def test_the_bundle_has_everything_but_secrets(start, folder, monkeypatch):
     (right,) = (part for part in environment.split("\n\n") if part.startswith("actor:1 "))
     assert "  + SIDE='right'" in right.splitlines()
     assert "  PIN_TOKEN='(hidden)'\n" in environment
+    assert files[f"{job}/placement.txt"] == "actor: 3 workers, on (hidden)\n"
     assert "actor:0 --password (hidden)\n" in files[f"{job}/commands.txt"]
 
 

@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from shoal import _backend
-from shoal.cli import show_status
+from shoal.cli import show_channels, show_status
 from shoal.cli.app import app
 from shoal.errors import ChannelError, ChannelNotFoundError
-from shoal.observe import JobProcesses, read_channels
+from shoal.observe import JobProcesses, read_channels, with_rates
 from shoal.shm.keys import canonical
 from shoal.state import Activity, ChannelUse, ProcessState
 
@@ -25,13 +25,13 @@ NOW = 1000.0
 
 TABLE = """\
 Channels
- channel    key        items     bytes   puts   gets   oldest   waiting
-────────────────────────────────────────────────────────────────────────
- far        -              -         -      -      -        -   -
- rollouts   -            8/8   118 MiB   1200   1192    2 min   2 put
-            ('x', 2)       0       0 B      0      0        -   1 get
-            1              0       0 B      3      3        -   closed
- tasks      -              -         -      -      -        -   -
+ channel    key        items     bytes     put/got   per s   oldest   waiting
+──────────────────────────────────────────────────────────────────────────────
+ far        -              -         -           -       -        -   -
+ rollouts   -            8/8   118 MiB   1200/1192     0/0    2 min   2 put
+            ('x', 2)       0       0 B         0/0     0/0        -   1 get
+            1              0       0 B         3/3     0/0        -   closed
+ tasks      -              -         -           -       -        -   -
   far: put by actor:0; got by none here; its items are on another node
   rollouts: put by rollout:0-2; got by driver, actor:0
   tasks: put by actor:0; got by driver; it cannot be read
@@ -84,6 +84,7 @@ def printed(monkeypatch):
         raise found
 
     def run(*states, arguments=(), memory=listed):
+        monkeypatch.setattr(show_status, "_BETWEEN_S", 0)
         monkeypatch.setattr(show_status, "read_jobs", lambda *_: [JobProcesses("j", states, NOW)])
         monkeypatch.setattr(
             show_status, "read_channels", partial(read_channels, list_queues=memory)
@@ -162,6 +163,38 @@ def test_a_channel_of_another_node_was_not_removed(here, there, line):
     assert found == ([] if line is None else [(line,) if line else ()])
 
 
+def read(at, *queues):
+    """The channel `rollouts` with some queues, read at a time."""
+    use = ChannelUse("rollouts", "/rollouts", True, False)
+    return [
+        replace(one, read_at=at) for one in read_channels([state("a:0", use)], lambda _: queues)
+    ]
+
+
+def test_a_rate_is_what_two_reads_differ_in():
+    before = read(10, queue(1, puts=100, gets=90), queue("made again", puts=9, gets=9))
+    after = read(12, queue(1, puts=107, gets=90), queue("made again", puts=1), queue("new", puts=4))
+    (found,) = with_rates(after, before)
+    rates = {one.key: (one.puts_per_s, one.gets_per_s) for one in found.queues}
+    assert rates == {"1": (3.5, 0), "'made again'": (None, None), "'new'": (None, None)}
+
+
+@pytest.mark.parametrize(
+    ("per_s", "written"),
+    [
+        (0, "0"),
+        (0.5, "0.5"),
+        (9.96, "10"),
+        (128, "128"),
+        (1234, "1.2k"),
+        (34_567, "35k"),
+        (2e6, "2.0M"),
+    ],
+)
+def test_a_rate_is_short(per_s, written):
+    assert show_channels.rate(per_s) == written
+
+
 def test_without_channels_there_is_no_table(printed):
     assert "Channels" not in printed(state("driver"))
 
@@ -181,6 +214,8 @@ def test_the_json_has_all_numbers(printed):
         "bytes": 123_456_789,
         "puts": 1200,
         "gets": 1192,
+        "puts_per_second": 0,
+        "gets_per_second": 0,
         "oldest_seconds": 121,
         "waiting_producers": 2,
         "waiting_consumers": 0,

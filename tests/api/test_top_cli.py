@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from shoal.cli import show_top
 from shoal.cli.app import app
-from shoal.observe import JobProcesses
+from shoal.observe import ChannelQueue, ChannelState, JobProcesses
 from shoal.state import calling, hide_process, show_process
 from support.processes import DEADLINE_S, killed
 from support.state_pages import NOW, call, process, wait
@@ -69,9 +69,14 @@ Job: shoal@10.0.0.1:6379
 """
 
 
-def look(states, *, jobs=(JOB,), unseen=()):
+def look(states, *, jobs=(JOB,), unseen=(), channels=()):
     found = [JobProcesses(job, states, NOW, unseen) for job in jobs]
-    return show_top.look_at(found, show_top.look_at(found, None, NOW - 1), NOW)
+    read = iter(channels or [[], []])
+    looks = [None]
+    for now in (NOW - 1, NOW):
+        of_now = next(read)
+        looks.append(show_top.look_at(found, looks[-1], now, lambda _, found=of_now: found))
+    return looks[-1]
 
 
 def drawn(states, size=(80, 24), view=None, **jobs):
@@ -92,7 +97,7 @@ def test_each_process_has_a_line_with_its_call_and_its_wait_and_causes_are_last(
     assert cause.startswith("rollout:0 waits for actor:0, which has been in `update` for 63 s")
     assert [f"{lines[-3]} {lines[-2].lstrip()}", lines[-1]] == [
         f"- {cause}",
-        "q quit  s sort: address  f fold: alike  ? keys",
+        "q quit  s sort: address  f fold: by call  c channels: few  ? keys",
     ]
 
 
@@ -120,10 +125,10 @@ def test_hundreds_of_processes_are_folded_by_state_the_worst_first():
 
 def test_it_unfolds_by_itself_only_when_there_is_room_to_spare():
     envs = [process(f"env:{n}", call(f"step{max(n, 9)}", 1)) for n in range(28)]
-    assert drawn(envs)[1].folded == "alike"  # 19 lines and a title fit into 21 lines
+    assert drawn(envs)[1].folded == "by call"  # 19 lines and a title fit into 21 lines
     folded = show_top.View(folded="by state")
     assert drawn(envs, view=folded)[1].folded == "by state"
-    assert drawn(envs[:22], view=folded)[1].folded == "alike"
+    assert drawn(envs[:22], view=folded)[1].folded == "by call"
 
 
 def test_keys_fold_sort_and_scroll():
@@ -170,6 +175,67 @@ def test_each_job_has_a_section_and_causes_name_the_job():
     ]
     starts = [line.split()[1:3] for line in lines if line.startswith("-")]
     assert starts == [["a:", "rollout:0"], ["b:", "rollout:0"]]
+
+
+def queue(key="'a'", **numbers):
+    nothing = dict.fromkeys(("bytes", "puts", "gets", "waiting_producers", "waiting_consumers"), 0)
+    known = {"maxsize": 0, "is_closed": False, "items": 0, "oldest_s": 0.0, **nothing, **numbers}
+    return ChannelQueue(key, **known)
+
+
+def channel(name, *queues, unread=(), at=NOW):
+    return ChannelState(name, (), (), queues, unread, at)
+
+
+CHANNELS = [
+    [channel("rollouts", queue(puts=90, gets=88), at=NOW - 2), channel("by key", at=NOW - 2)],
+    [
+        channel("by key", queue("1", items=3, oldest_s=2), queue("2", items=1, oldest_s=63)),
+        channel("done", queue(is_closed=True)),
+        channel("far", unread=("its items are on another node",)),
+        channel("rollouts", queue(maxsize=8, items=8, puts=114, gets=109, oldest_s=121,
+                                  waiting_producers=2, waiting_consumers=1)),
+    ],
+]  # fmt: skip
+
+CHANNELS_AT_80 = """\
+ channel          items  put/got per s  oldest  waiting
+ by key (2 keys)      4              -    63 s  -
+ done                 0              -       -  closed
+ far                  -              -       -  its items are on another node
+ rollouts           8/8          12/10   2 min  2 put, 1 get
+"""
+
+
+def test_each_channel_has_a_line_below_the_processes():
+    lines, _ = drawn(THREE, channels=CHANNELS)
+    assert lines[:12] == [*THREE_AT_80.splitlines(), *CHANNELS_AT_80.splitlines()]
+    assert lines[-1] == "q quit  s sort: address  f fold: by call  c channels: few  ? keys"
+    narrow, _ = drawn(THREE, (40, 24), channels=CHANNELS)
+    assert narrow[9].startswith(" by key (2 k… ")
+
+
+def test_channels_are_folded_to_the_few_that_are_waited_for_and_the_fullest():
+    found = [channel(f"c{n:02}", queue(items=n // 2)) for n in range(8)]
+    found[1:3] = [channel("c01", queue(gets=9)), channel("c02", queue(waiting_consumers=1))]
+    lines, view = drawn(THREE, channels=[[], found])
+    names = [line.split()[0] for line in lines if line.startswith((" c0", " 3 more"))]
+    assert names == ["c02", "c04", "c05", "c06", "c07", "3"]
+    lines, view = drawn(THREE, view=view.after("c"), channels=[[], found])
+    assert [line.split()[0] for line in lines if line.startswith(" c0")] == [
+        f"c{n:02}" for n in range(8)
+    ]
+    lines, view = drawn(THREE, view=view.after("c"), channels=[[], found])
+    assert not [line for line in lines if line.startswith((" c0", " channel"))]
+    assert view.after("c").channels == "few"
+
+
+def test_processes_are_folded_by_state_to_make_room_for_channels():
+    states = [process(f"env:{n}", call(f"step{n}", 1)) for n in range(18)]
+    assert drawn(states)[1].folded == "by call"
+    lines, view = drawn(states, channels=CHANNELS)
+    assert view.folded == "by state"
+    assert set(CHANNELS_AT_80.splitlines()) <= set(lines)
 
 
 def test_nodes_that_do_not_answer_are_named_below_the_causes():

@@ -10,7 +10,7 @@ from shoal import Channel, Worker
 from shoal.cli.show_doctor import examine
 from shoal.errors import PeerLostError, ShoalError
 from shoal.observe import read_channels
-from shoal.state import find_jobs, read_pages
+from shoal.state import find_jobs, read_pages, read_placements
 from support.processes import until
 from support.state_pages import state_of, wait_of
 
@@ -37,6 +37,13 @@ def test_all_processes_of_a_job_are_in_one_folder(launch):
     own = found["driver"]
     assert (own.pid, own.status, own.node_rank) == (os.getpid(), "running", 0)
     assert "NodeManager" in found
+    (folder,) = find_jobs().values()
+    lines = read_placements(folder).splitlines()
+    begin = lines.index(next(line for line in lines if line.startswith(group.worker_group_name)))
+    assert f"{group.worker_group_name}: 2 workers of the class Sleeper, launched " in lines[begin]
+    assert [line.split(";")[0].split("(")[0] for line in lines[begin + 1 : begin + 3]] == [
+        f"  rank {rank}: the whole of node 0 " for rank in range(2)
+    ]
     for rank, pid in enumerate(pids):
         worker = found[f"{group.worker_group_name}:{rank}"]
         assert (worker.pid, worker.status, worker.rank_path) == (pid, "running", (rank,))

@@ -69,7 +69,7 @@ def channel_modules(shm, place, monkeypatch):
             "protocol",
             "settings",
             "shared",
-            "shown_use",
+            "state_page",
             "wait",
         ),
     }

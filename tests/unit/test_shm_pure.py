@@ -31,7 +31,7 @@ from shoal.errors import (
     ChannelNotFoundError,
     ShoalTimeoutError,
 )
-from shoal.remarks import remarks_on
+from shoal.long_wait_hooks import remarks_on
 
 DEADLINE_S = 30
 LARGE = np.zeros(100_000, "u1")

@@ -20,8 +20,12 @@ from shoal.state import (
     find_jobs,
     folders,
     hide_process,
+    hold_devices,
+    job_folder,
+    keep_placement,
     own_page,
     read_pages,
+    read_placements,
     remove_dead,
     remove_pages,
     show_loop,
@@ -158,7 +162,19 @@ def test_a_process_shows_the_channels_that_it_uses_and_how():
     assert only_state().is_idle
     for number in range(31):
         use_channel(f"c{number}", "", "put")
-    assert (len(only_state().channels), only_state().has_all_channels) == (32, False)
+    assert (len(only_state().channels), only_state().has_all_channels) == (31, False)
+
+
+def test_a_process_shows_the_devices_whose_lock_it_holds_and_since_when(monkeypatch):
+    show_process(JOB, "actor:0", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(own_page.time, "monotonic_ns", lambda: 5_000_000_000)
+        hold_devices([0, 12])
+    found = only_state()
+    assert (found.held_devices, found.held_since) == ((0, 12), 5.0)
+    assert (found.is_idle, found.channels) == (True, ())
+    hold_devices([])
+    assert (only_state().held_devices, only_state().held_since) == ((), 0)
 
 
 def test_a_process_shows_how_many_nodes_the_job_has_and_how_many_calls_it_runs_at_once():
@@ -451,6 +467,17 @@ def test_a_call_that_began_before_a_fork_ends_only_in_the_parent():
 
 
 @pytest.mark.process
+def test_placements_stay_as_long_as_the_job_has_a_page(folder):
+    show_process(JOB, "driver", 0)
+    for text in ("actor: an earlier one\n", "actor: 2 workers\n"):
+        keep_placement(job_folder(), "actor", text)
+    keep_placement(job_folder(), "a/b", "a/b: 1 worker\n")
+    assert read_placements(job_folder()) == "a/b: 1 worker\n\nactor: 2 workers\n"
+    assert [state.address for state in states()] == ["driver"]
+    hide_process()
+    assert list(folder.iterdir()) == []
+
+
 def test_dead_pages_stay_while_the_job_goes_on_and_go_with_it(start, folder):
     dead, alive = start(WORKS, "actor:0"), start(WORKS, "actor:1")
     dead.kill()

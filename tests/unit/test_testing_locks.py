@@ -21,9 +21,11 @@ from shoal import (
 from shoal.errors import LockError, ShoalTimeoutError, ShoalValueError
 from shoal.manager import DeviceLockManager, PortLockManager, WorkerManager
 from shoal.process import ProcessId, own_process
+from shoal.state import hide_process, show_process
 from shoal.testing import StalledError, local_cluster, stall
 from shoal.worker import DeviceLock, PortLock, lock
 from support.processes import in_a_child, until
+from support.state_pages import states
 
 pytestmark = pytest.mark.nightly
 
@@ -232,6 +234,21 @@ def test_takes_of_one_worker_are_counted(cluster):
     assert not is_free(group, 1)
     on(group, 0).end_beside().wait()
     assert is_free(group, 1)
+
+
+@pytest.mark.parametrize("cls", [Locks, AsyncLocks])
+def test_the_page_shows_the_devices_from_the_first_take_to_the_last_release(
+    cluster, cls, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("SHOAL_SHM_DIR", str(tmp_path))
+    group = launch(cluster, cls, strategy=FlexiblePlacementStrategy([[0, 1]]))
+    show_process("job", "locks:0", 0)
+    seen = []
+    for step in (group.take, group.take, group.give, group.give):
+        step().wait()
+        seen.append(states()[0].held_devices)
+    hide_process()
+    assert seen == [(0, 1), (0, 1), (0, 1), ()]
 
 
 def test_takes_of_two_coroutines_are_counted(cluster):

@@ -34,8 +34,8 @@ from shoal.bootstrap.preload import preload_torch
 from shoal.bootstrap.variables import set_variables
 from shoal.context import set_context
 from shoal.errors import GeneratorMethodError, LaunchError
+from shoal.long_wait_hooks import annotate_waits
 from shoal.pickling import dumps, loads
-from shoal.remarks import annotate_waits
 from shoal.state import accept_calls, calling, show_loop
 
 __all__ = [

@@ -46,7 +46,7 @@ app.command(name="plan", short_help="Show which process would run where.")(plan_
 app.command(name="status", short_help="Show what each process of your jobs does now.")(
     status_command
 )
-app.command(name="top", short_help="Show the same as a live view.")(top_command)
+app.command(name="top", short_help="Show processes and channels as a live view.")(top_command)
 app.command(name="doctor", short_help="Say why processes of your jobs stand still.")(doctor_command)
 app.command(name="trace", short_help="Make a file for Perfetto from a job's trace.")(trace_command)
 app.command(name="gc", short_help="Remove what crashed jobs left in shared memory.")(gc_command)

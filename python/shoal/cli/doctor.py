@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli.jobs_read import JobsFolder, LocalOnly, NodesTimeout, asking
+from shoal.cli.job_options import JobsFolder, LocalOnly, NodesTimeout, asking
 from shoal.context import memory_folder
 from shoal.errors import ShoalValueError
 

@@ -10,12 +10,12 @@ from shoal.planner.report import Section
 from shoal.queues.protocol import DEFAULT_KEY
 from shoal.state import ProcessState
 
-__all__ = ["channel_sections", "channels_as_json"]
+__all__ = ["channel_sections", "channels_as_json", "rate", "waiting"]
 
 _MOST_ROWS = 10
 """Number of keys of a channel that are shown; of more, those with the longest waits and queues."""
 
-_COLUMNS = ("channel", "key", "#items", "#bytes", "#puts", "#gets", "#oldest", "waiting")
+_COLUMNS = ("channel", "key", "#items", "#bytes", "#put/got", "#per s", "#oldest", "waiting")
 
 
 def channel_sections(channels: Sequence[ChannelState]) -> Iterator[Section]:
@@ -52,12 +52,27 @@ def _cells(queue: ChannelQueue) -> Iterator[str]:
     yield "-" if queue.key == repr(DEFAULT_KEY) else queue.key
     yield f"{queue.items}/{queue.maxsize}" if queue.maxsize else str(queue.items)
     yield _size(queue.bytes)
-    yield str(queue.puts)
-    yield str(queue.gets)
+    yield f"{queue.puts}/{queue.gets}"
+    rates = (queue.puts_per_s, queue.gets_per_s)
+    yield "-" if None in rates else "/".join(rate(each or 0) for each in rates)
     yield age(queue.oldest_s) if queue.items else "-"
-    sides = (("put", queue.waiting_producers), ("get", queue.waiting_consumers))
-    waits = [f"{count} {side}" for side, count in sides if count]
-    yield ", ".join([*waits, *["closed"] * queue.is_closed]) or "-"
+    yield waiting([queue])
+
+
+def waiting(queues: Sequence[ChannelQueue]) -> str:
+    """Write how many processes wait at queues of a channel, and whether all of these are closed."""
+    puts = sum(queue.waiting_producers for queue in queues)
+    gets = sum(queue.waiting_consumers for queue in queues)
+    waits = [f"{count} {side}" for side, count in (("put", puts), ("get", gets)) if count]
+    return ", ".join([*waits, *["closed"] * all(queue.is_closed for queue in queues)]) or "-"
+
+
+def rate(per_s: float) -> str:
+    """Write a number of items in a second: `0`, `0.5`, `12`, `1.2k`, `35k`."""
+    units = ((1e6, "M"), (1e3, "k"))
+    unit, name = next((one for one in units if per_s >= one[0]), (1, ""))
+    scaled = per_s / unit
+    return f"{scaled:.1f}{name}" if 0 < scaled < 9.95 else f"{scaled:.0f}{name}"  # noqa: PLR2004  (two digits)
 
 
 def _size(count: int) -> str:
@@ -93,6 +108,8 @@ def channels_as_json(channels: Iterable[ChannelState]) -> list[dict[str, Any]]:
                     "bytes": queue.bytes,
                     "puts": queue.puts,
                     "gets": queue.gets,
+                    "puts_per_second": _rounded(queue.puts_per_s),
+                    "gets_per_second": _rounded(queue.gets_per_s),
                     "oldest_seconds": round(queue.oldest_s, 3),
                     "waiting_producers": queue.waiting_producers,
                     "waiting_consumers": queue.waiting_consumers,
@@ -103,3 +120,7 @@ def channels_as_json(channels: Iterable[ChannelState]) -> list[dict[str, Any]]:
         }
         for channel in channels
     ]
+
+
+def _rounded(per_s: float | None) -> float | None:
+    return None if per_s is None else round(per_s, 3)

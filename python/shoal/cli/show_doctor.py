@@ -11,7 +11,8 @@ from shoal.observe import OtherNodes, diagnose, read_jobs
 __all__ = ["examine"]
 
 _BETWEEN_S = 0.5
-"""Seconds between two looks."""
+"""Seconds between two looks: longer than most short calls and waits of a job that goes on, and a user
+hardly waits."""
 
 
 def examine(folder: Path | None, nodes: OtherNodes | None) -> bool | None:

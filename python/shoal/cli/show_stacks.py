@@ -60,6 +60,10 @@ def make_bundle(path: Path, folder: Path | None, examined: str, nodes: OtherNode
     typer.echo(f"Wrote {path}, without the values of variables that are secret by their names:")
     for name in names:
         typer.echo(f"  {shown(name)}")
+    typer.echo(
+        "Look at the file before you send it: values of environment variables that the job sets in "
+        "running workers are hidden only by their names."
+    )
 
 
 def _text(job: JobProcesses, found: Sequence[ProcessStacks]) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """The output of `shoal status`: a table for each job, or JSON."""
 
 import json
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,17 @@ from typing import Any
 import typer
 
 from shoal.cli.show_channels import channel_sections, channels_as_json
+from shoal.cli.show_locks import lock_sections, locks_as_json
 from shoal.cli.text import age, console, name_of, print_sections, ranges
-from shoal.observe import JobProcesses, OtherNodes, read_channels, read_jobs
+from shoal.observe import (
+    ChannelState,
+    JobProcesses,
+    OtherNodes,
+    read_channels,
+    read_jobs,
+    read_locks,
+    with_rates,
+)
 from shoal.planner.report import Section
 from shoal.state import Activity, ProcessState
 
@@ -18,6 +28,9 @@ __all__ = ["by_address", "folded", "show_status"]
 
 _MOST_ROWS = 20
 """Number of processes of a group up to which each has a row of its own."""
+
+_BETWEEN_S = 0.5
+"""Seconds between two reads of the channels: enough for a rate of few items, and a user hardly waits."""
 
 _COLUMNS = ("process", "node", "#pid", "state", "call", "wait")
 
@@ -37,15 +50,17 @@ def show_status(folder: Path | None, nodes: OtherNodes | None, *, as_json: bool)
     jobs = [(job, states) for job in found if (states := by_address(job.states))]
     if not jobs:
         return False
+    channels = _channels([states for _, states in jobs])
     if as_json:
         as_objects = [
             {
                 "job": job.name,
                 "processes": [_process(state, job.now) for state in states],
-                "channels": channels_as_json(read_channels(states)),
+                "channels": channels_as_json(of_job),
+                "locks": locks_as_json(read_locks(states), job.now),
                 "unseen": job.unseen,
             }
-            for job, states in jobs
+            for (job, states), of_job in zip(jobs, channels, strict=True)
         ]
         typer.echo(json.dumps(as_objects, indent=2))
         return True
@@ -55,12 +70,24 @@ def show_status(folder: Path | None, nodes: OtherNodes | None, *, as_json: bool)
     if num_nodes > 1:
         head = f"Processes: {count} on {num_nodes} nodes"
     sections: list[Section] = []
-    for job, states in jobs:
-        sections += [_section(job, states), *channel_sections(read_channels(states))]
+    for (job, states), of_job in zip(jobs, channels, strict=True):
+        sections += [_section(job, states), *channel_sections(of_job)]
+        sections += lock_sections(read_locks(states), job.now)
     with console() as out:
         out.print(head, style="bold")
         print_sections(sections, out)
     return True
+
+
+def _channels(jobs: Sequence[Sequence[ProcessState]]) -> list[list[ChannelState]]:
+    """Read the channels of each job, twice: the memory has counts, but no rates."""
+    before = [read_channels(states) for states in jobs]
+    if any(channel.queues for of_job in before for channel in of_job):
+        time.sleep(_BETWEEN_S)
+    return [
+        with_rates(read_channels(states), earlier)
+        for states, earlier in zip(jobs, before, strict=True)
+    ]
 
 
 def by_address(states: Iterable[ProcessState]) -> list[ProcessState]:
@@ -91,23 +118,24 @@ def _rows(states: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
 
 
 def folded(states: Iterable[ProcessState]) -> Iterator[list[ProcessState]]:
-    """Yield the processes of each row: of a large group, those that do the same are one row.
+    """Yield the processes of each row.
+
+    A row of a large group has all processes that are in the same calls and waits.
 
     Args:
         states: The processes, in the order of `by_address`.
     """
     for _, members in groupby(states, key=lambda state: state.group):
         group = list(members)
-        alike: dict[Any, list[ProcessState]] = {}
+        rows: dict[Any, list[ProcessState]] = {}
         for state in group:
-            alike.setdefault(_likeness(state) if len(group) > _MOST_ROWS else state, []).append(
-                state
-            )
-        yield from alike.values()
+            key = _calls_and_waits(state) if len(group) > _MOST_ROWS else state
+            rows.setdefault(key, []).append(state)
+        yield from rows.values()
 
 
-def _likeness(state: ProcessState) -> Any:
-    """Return what processes in one row have in common: everything but numbers and times."""
+def _calls_and_waits(state: ProcessState) -> Any:
+    """Return what is equal for all processes of a row: their state, calls and waits, without times."""
 
     def of(activity: Activity) -> Any:
         return activity.operation, activity.on, activity.peers, tuple(map(of, activity.inside))
@@ -117,7 +145,7 @@ def _likeness(state: ProcessState) -> Any:
 
 
 def _rows_of(same: list[ProcessState], now: float) -> Iterator[tuple[str, ...]]:
-    """Return the rows of processes that do the same; times are those of the longest."""
+    """Return the rows of processes in the same calls and waits; a time is that of the longest."""
     first = min(same, key=lambda state: min((a.since for a in state.activities), default=now))
     pid = str(first.pid) if len(same) == 1 else f"{len(same)} pids"
     node = ranges(_nodes(same)) or "-"

@@ -13,20 +13,22 @@ from rich.text import Text
 
 from shoal.cli.show_status import by_address, folded
 from shoal.cli.text import age, name_of, ranges, shown
+from shoal.cli.top_channels import ChannelFold, channel_lines
 from shoal.deadline import hang_limit
-from shoal.observe import JobProcesses, diagnose
+from shoal.observe import ChannelState, JobProcesses, diagnose, read_channels, with_rates
 from shoal.observe.causes import Kind
 from shoal.state import Activity, ProcessState
 
 __all__ = ["Look", "View", "frame", "look_at"]
 
 Sort = Literal["address", "longest wait", "longest call"]
-Fold = Literal["alike", "by state", "off"]
+Fold = Literal["by call", "by state", "off"]
 
 _Choice = TypeVar("_Choice", bound=str)
 
 _SORTS: tuple[Sort, ...] = get_args(Sort)
 _FOLDS: tuple[Fold, ...] = get_args(Fold)
+_CHANNEL_FOLDS: tuple[ChannelFold, ...] = get_args(ChannelFold)
 
 _STYLES = {
     "dead": "bold red",
@@ -36,7 +38,7 @@ _STYLES = {
     "running": "green",
     "idle": "dim",
 }
-"""What a process may do, the worst first."""
+"""The states of a process, the worst first, with their colours."""
 _WORST = tuple(_STYLES)
 
 _MOST_CAUSES = 3
@@ -58,9 +60,11 @@ _TO_THE_RIGHT = (1, 4, 6)
 _KEYS = (
     ("q", "quit"),
     ("s", "sort: by the address, the longest wait, or the longest call"),
-    ("f", "fold alike: those that do the same, of a group of more than 20"),
+    ("f", "fold by call: those in the same calls and waits, of more than 20"),
     ("", "fold by state: those of a group that are in the same state"),
     ("", "fold off: nothing"),
+    ("c", "channels few: five, those that are waited for and the fullest"),
+    ("", "channels all, or off"),
     ("arrows", "scroll by a line"),
     ("PgUp PgDn", "scroll by a page"),
     ("?", "show these keys, or hide them"),
@@ -74,22 +78,25 @@ class Look(NamedTuple):
         jobs: The processes of each job.
         causes: What they wait for, the worst first.
         unseen: What of the jobs is not shown.
+        channels: The channels of each job.
         now: The time, as `time.monotonic()` of the node.
     """
 
     jobs: Mapping[str, Sequence[ProcessState]]
     causes: Sequence[str]
     unseen: Sequence[str]
+    channels: Mapping[str, Sequence[ChannelState]]
     now: float
 
 
 @dataclass(frozen=True)
 class View:
-    """What the user chose to see.
+    """The part of the jobs that is shown, and how: by the keys that the user pressed.
 
     Attributes:
         sort: The order of the processes of a job.
         fold: Which processes are folded to a line; None to choose by the room that there is.
+        channels: Which channels are shown.
         with_keys: Whether the keys are shown instead of the processes.
         first: The first line that is shown.
         room: The number of lines that were shown.
@@ -98,10 +105,11 @@ class View:
 
     sort: Sort = "address"
     fold: Fold | None = None
+    channels: ChannelFold = "few"
     with_keys: bool = False
     first: int = 0
     room: int = 1
-    folded: Fold = "alike"
+    folded: Fold = "by call"
 
     def after(self, key: str) -> "View":
         """Return what the user sees after a key."""
@@ -110,6 +118,8 @@ class View:
             return replace(self, sort=_next(self.sort, _SORTS), first=0)
         if key == "f":
             return replace(self, fold=_next(self.folded, _FOLDS), first=0)
+        if key == "c":
+            return replace(self, channels=_next(self.channels, _CHANNEL_FOLDS))
         if key == "?":
             return replace(self, with_keys=not self.with_keys)
         return replace(self, first=self.first + lines.get(key, 0))
@@ -132,18 +142,25 @@ class _Row(NamedTuple):
         return 0 if sort == "address" else of.since if of else math.inf
 
 
-def look_at(jobs: Iterable[JobProcesses], before: Look | None, now: float) -> Look:
-    """Return what the processes do, and find what they wait for.
+def look_at(
+    jobs: Iterable[JobProcesses],
+    before: Look | None,
+    now: float,
+    read: Callable[[Sequence[ProcessState]], Sequence[ChannelState]] = read_channels,
+) -> Look:
+    """Return what the processes do and what their channels hold, and find what they wait for.
 
     Args:
         jobs: The jobs.
         before: The look before this one: a process that has changed since then works. Without it,
-            nothing is said about causes.
+            nothing is said about causes, and no rate of a channel is known.
         now: The time, as `time.monotonic()` of the node.
+        read: Returns the channels that processes of a job use.
     """
     shown = [(job, states) for job in jobs if (states := by_address(job.states))]
     of_job = {job.name: f"{job.name}: " if len(shown) > 1 else "" for job, _ in shown}
     earlier = {} if before is None else before.jobs
+    channels = {} if before is None else before.channels
     causes = [
         (get_args(Kind).index(one.cause.kind), one.cause.since, of_job[job.name] + one.sentence)
         for job, states in shown
@@ -155,6 +172,7 @@ def look_at(jobs: Iterable[JobProcesses], before: Look | None, now: float) -> Lo
         {job.name: states for job, states in shown},
         [sentence for *_, sentence in causes],
         [of_job[job.name] + sentence for job, _ in shown for sentence in job.unseen],
+        {job.name: with_rates(read(states), channels.get(job.name, ())) for job, states in shown},
         now,
     )
 
@@ -174,13 +192,17 @@ def frame(look: Look, size: tuple[int, int], view: View, where: Path) -> tuple[l
     width, height = size
     head, causes = _summary(look, width), _last(look, width)
     room = max(1, height - len(head) - len(causes) - 2)  # the heads of columns, and the last line
-    sections, fold = _sections(look, view, room)
+    channels = {
+        job: channel_lines(found, view.channels, width) for job, found in look.channels.items()
+    }
+    sections, fold = _sections(look, view, room - sum(map(len, channels.values())))
     every = [row for rows in sections.values() for row in rows]
     widths = _widths(every, width, with_pids=width >= _WITH_PIDS)
     body = []
     for job, rows in sections.items():
         body.append(Text(_title(job, look), "bold"))
         body += [_line(row.cells, widths, _STYLES[row.state]) for row in rows]
+        body += channels[job]
     if not look.jobs:
         text = f"No job of this user shows its state on this node (in {where}). Waiting for one."
         body = [Text(line) for line in textwrap.wrap(text, max(width, _LEAST_WRAP))]
@@ -251,9 +273,13 @@ def _title(job: str, look: Look) -> str:
 
 
 def _last_line(view: View, count: int, width: int) -> Text:
-    left = f"q quit  s sort: {view.sort}  f fold: {view.folded}  ? keys"
     last = min(count, view.first + view.room)
     right = "" if count <= view.room else f"lines {view.first + 1}-{last} of {count}"
+    left = ""
+    for channels in (f"c channels: {view.channels}  ", "c channels  ", ""):
+        left = f"q quit  s sort: {view.sort}  f fold: {view.folded}  {channels}? keys"
+        if len(left) + len(right) < width:
+            break
     space = width - len(left) - len(right)
     return Text(left + " " * max(1, space) + right, "reverse")
 
@@ -267,7 +293,7 @@ def _sections(look: Look, view: View, room: int) -> tuple[dict[str, list[_Row]],
     def rows(fold: Fold) -> dict[str, list[_Row]]:
         return {job: _rows(found, fold, view.sort, look.now) for job, found in look.jobs.items()}
 
-    fold = view.fold or "alike"
+    fold = view.fold or "by call"
     found = rows(fold)
     # With some room to spare once they are folded by state, so that they do not fold and unfold all the time.
     most = room * 3 // 4 if view.folded == "by state" else room
@@ -278,15 +304,15 @@ def _sections(look: Look, view: View, room: int) -> tuple[dict[str, list[_Row]],
 
 
 def _rows(states: Sequence[ProcessState], fold: Fold, sort: Sort, now: float) -> list[_Row]:
-    if fold == "alike":
+    if fold == "by call":
         each = [_row(same, now) for same in folded(states)]
     elif fold == "off":
         each = [_row([state], now) for state in states]
     else:
-        alike: dict[tuple[str, str], list[ProcessState]] = {}
+        of_state: dict[tuple[str, str], list[ProcessState]] = {}
         for state in states:
-            alike.setdefault((state.group, _state(state)), []).append(state)
-        each = [_row(same, now) for same in alike.values()]
+            of_state.setdefault((state.group, _state(state)), []).append(state)
+        each = [_row(same, now) for same in of_state.values()]
         each.sort(key=lambda row: _WORST.index(row.state))
     return sorted(each, key=lambda row: row.order(sort))
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli.jobs_read import JobsFolder, LocalOnly, asking
+from shoal.cli.job_options import JobsFolder, LocalOnly, asking
 from shoal.deadline import hang_limit
 from shoal.errors import ShoalValueError
 

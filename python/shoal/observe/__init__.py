@@ -1,8 +1,9 @@
-"""What the processes of a job do on all its nodes, why they stand still, and what its channels hold."""
+"""What the processes of a job do on all its nodes, why they stand still, and its channels and locks."""
 
 from shoal.observe.causes import Cause, find_causes
-from shoal.observe.channels import ChannelQueue, ChannelState, read_channels
+from shoal.observe.channels import ChannelQueue, ChannelState, read_channels, with_rates
 from shoal.observe.jobs import JobProcesses, read_jobs
+from shoal.observe.locks import DeviceLockState, read_locks
 from shoal.observe.other_nodes import OtherNodes
 from shoal.observe.sentences import Finding, age, diagnose
 
@@ -10,6 +11,7 @@ __all__ = [
     "Cause",
     "ChannelQueue",
     "ChannelState",
+    "DeviceLockState",
     "Finding",
     "JobProcesses",
     "OtherNodes",
@@ -18,4 +20,6 @@ __all__ = [
     "find_causes",
     "read_channels",
     "read_jobs",
+    "read_locks",
+    "with_rates",
 ]

@@ -18,7 +18,7 @@ from shoal import _backend
 from shoal.observe.jobs import JobProcesses
 from shoal.observe.secrets import Secrets
 from shoal.observe.stacks import ProcessStacks
-from shoal.state import ProcessState
+from shoal.state import ProcessState, read_placements
 
 __all__ = ["write_bundle"]
 
@@ -70,6 +70,7 @@ def write_bundle(
                 f"{state.address} (pid {state.pid}): {_command(state.pid)}\n"
                 for state in states[job.name]
             ),
+            **_placements(here[job.name]),
             **{
                 f"stacks/{_file_name(one.state)}.txt": one.text or f"{one.problem}\n"
                 for one in stacks.get(job.name, ())
@@ -106,6 +107,12 @@ def _versions() -> dict[str, str]:
     with suppress(OSError):
         found["nvidia"] = Path("/proc/driver/nvidia/version").read_text().strip()
     return found
+
+
+def _placements(states: Iterable[ProcessState]) -> dict[str, str]:
+    """Return where the workers of a job's groups run, if a group was launched from this node."""
+    text = "\n".join(read_placements(folder) for folder in {state.page.parent for state in states})
+    return {"placement.txt": text} if text else {}
 
 
 # The processes.

@@ -1,16 +1,17 @@
 """The channels of a job: what their queues hold, and which processes put into them and get."""
 
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shoal._backend import shm_queues
 from shoal.errors import ChannelNotFoundError, ShoalError
-from shoal.observe.graph import waits_for_room
+from shoal.observe.graph import waits_for_room, waits_of
 from shoal.shm.keys import shown_key
 from shoal.state import Activity, ProcessState
 
-__all__ = ["ChannelQueue", "ChannelState", "read_channels"]
+__all__ = ["ChannelQueue", "ChannelState", "read_channels", "with_rates"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class ChannelQueue:
         waiting_producers: The number of processes that wait for room, as far as it is known; at
             least 1 if there is any.
         waiting_consumers: The same for items.
+        puts_per_s: The number of items that were put in a second; None if that is not known.
+        gets_per_s: The same for items that were taken.
     """
 
     key: str
@@ -41,6 +44,8 @@ class ChannelQueue:
     oldest_s: float
     waiting_producers: int
     waiting_consumers: int
+    puts_per_s: float | None = None
+    gets_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class ChannelState:
         consumers: The processes that have got from it, or tried to.
         queues: Its queues in the memory of this node.
         unread: Why queues are missing: a sentence for each memory that cannot be read here.
+        read_at: When its queues were read, as `time.monotonic()`.
     """
 
     name: str
@@ -60,6 +66,7 @@ class ChannelState:
     consumers: tuple[ProcessState, ...]
     queues: tuple[ChannelQueue, ...]
     unread: tuple[str, ...]
+    read_at: float = 0.0
 
 
 def read_channels(
@@ -79,6 +86,35 @@ def read_channels(
     return [channel for channel in found if channel is not None]
 
 
+def with_rates(
+    channels: Iterable[ChannelState], before: Iterable[ChannelState]
+) -> list[ChannelState]:
+    """Return channels with the items per second that were put and taken since they were read before.
+
+    Args:
+        channels: The channels.
+        before: The channels of the same job, read earlier.
+    """
+    earlier = {
+        (channel.name, queue.key): (channel.read_at, queue)
+        for channel in before
+        for queue in channel.queues
+    }
+
+    def rated(queue: ChannelQueue, name: str, now: float) -> ChannelQueue:
+        since, old = earlier.get((name, queue.key), (now, queue))
+        # Fewer than before: another channel has the name now.
+        if now <= since or queue.puts < old.puts or queue.gets < old.gets:
+            return queue
+        puts, gets = queue.puts - old.puts, queue.gets - old.gets
+        return replace(queue, puts_per_s=puts / (now - since), gets_per_s=gets / (now - since))
+
+    return [
+        replace(one, queues=tuple(rated(queue, one.name, one.read_at) for queue in one.queues))
+        for one in channels
+    ]
+
+
 def _read(
     name: str,
     states: Sequence[ProcessState],
@@ -86,11 +122,12 @@ def _read(
 ) -> ChannelState | None:
     uses = [(state, use) for state in states for use in state.channels if use.name == name]
     alive = (state for state in states if state.status != "dead")
-    waits = [wait for state in alive for wait in _waits(state.activities) if wait.channel == name]
+    waits = [wait for state in alive for wait in waits_of(state) if wait.channel == name]
     queues: list[ChannelQueue] = []
     unread: list[str] = []
     tokens = {use.token for _, use in uses}
     gone: set[str] = set()
+    now = time.monotonic()
     for token in sorted(tokens - {""}):
         try:
             listed = list_queues(token)
@@ -116,13 +153,8 @@ def _read(
         consumers=tuple({state.address: state for state, use in uses if use.gets}.values()),
         queues=tuple(queues),
         unread=tuple(unread),
+        read_at=now,
     )
-
-
-def _waits(activities: Iterable[Activity]) -> Iterable[Activity]:
-    for activity in activities:
-        yield activity
-        yield from activity.inside
 
 
 def _queues(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from shoal.state import Activity, ProcessState
 
-__all__ = ["DRIVER", "WaitGraph", "waits_for_room"]
+__all__ = ["DRIVER", "WaitGraph", "waits_for_room", "waits_of"]
 
 DRIVER = "driver"
 """The address of every driver."""
@@ -70,7 +70,7 @@ class WaitGraph:
             if _works(state)
             or (known is not None and known.get(_identity(state)) != state.activities)
         }
-        self.waits = {name: list(_waits(state)) for name, state in self.processes.items()}
+        self.waits = {name: list(waits_of(state)) for name, state in self.processes.items()}
         lives = {name for name, state in self.processes.items() if state.status != "dead"}
         self.blocked = {
             name
@@ -187,7 +187,8 @@ def _all_of(activities: Iterable[Activity]) -> Iterator[Activity]:
         yield from _all_of(activity.inside)
 
 
-def _waits(state: ProcessState) -> Iterator[Activity]:
+def waits_of(state: ProcessState) -> Iterator[Activity]:
+    """Return the waits of a process, in and outside of calls."""
     return (one for one in _all_of(state.activities) if one.kind == "wait")
 
 

@@ -15,7 +15,7 @@ from shoal.state import Activity, ProcessState, claim_report, job_folder, read_p
 __all__ = ["describe_others", "report_job"]
 
 _BETWEEN_S = 0.5
-"""Seconds between two looks."""
+"""Seconds between two looks, as in `shoal doctor`, so that both say the same."""
 
 _WAIT = "this wait"
 """The name of the wait among the processes; no address has a space."""

@@ -33,15 +33,25 @@ __all__ = ["StackQuestion"]
 _ANSWERED = re.compile("^" + answer_end(".*"), re.MULTILINE)
 
 _FIRST_LOOK, _SECOND_LOOK, _LAST_LOOK = 0.2, 0.7, 0.9
-"""When the threads of a process without an answer are looked at, as shares of the whole time."""
+"""When the threads of a process without an answer are looked at, as shares of the whole time.
+
+Not at once, as most processes answer in milliseconds; then half of the time, in which a thread that runs
+Python code shows itself; the last tenth is for the handler to write.
+"""
 _ATTEMPTS = 20
-"""Number of times that the thread that answers has tried to get the lock, every 5 ms, at least."""
+"""Number of times that the thread that answers has tried to get the lock, every 5 ms, at least.
+
+They take a tenth of a second of the second between the looks: one that has tried less had no processor.
+"""
 _BUSY_S = 0.02
-"""Seconds of processor time from which on a thread may have run Python code."""
+"""Seconds of processor time from which on a thread may have run Python code: four times what it may
+run before it gives the lock away."""
 _STARVED_S = 0.001
-"""Seconds below which a thread that wants a processor has got none."""
+"""Seconds below which a thread that wants a processor has got none: less than a time slice of the
+kernel, which has milliseconds."""
 _SWITCHES = 5
-"""Number of times that such a thread has given its processor up by itself."""
+"""Number of times that such a thread has given its processor up by itself; one that computes in C for
+the whole time does so hardly ever."""
 
 
 class StackQuestion:

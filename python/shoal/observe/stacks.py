@@ -13,6 +13,7 @@ from shoal.state import ProcessState
 __all__ = ["ProcessStacks", "StackFrame", "group_stacks", "take_stacks"]
 
 _PAUSE_S = 0.005
+"""Seconds between two looks for answers, which take milliseconds."""
 _AT_ONCE = 200
 """Processes that are asked at once: each needs three descriptors, of which most processes may have 1024."""
 

@@ -30,7 +30,7 @@ from shoal.queues.leases import HeldLeases, LaneLease
 from shoal.queues.protocol import NOTHING, Taken, Want, set_done
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import QueueWait, take_in_time, take_now, with_whole_timeout
-from shoal.queues.shown_use import ShownUse
+from shoal.queues.state_page import StatePageUse
 from shoal.reused_threads import result_from_thread, run_in_thread
 from shoal.shm import Session
 from shoal.shm.keys import canonical
@@ -308,7 +308,7 @@ class Lane:
         self._check_job = check_job
         self._is_dead = is_dead
         self._server: _Server | None = None
-        self._shown_use = ShownUse(settings, "")
+        self._page_use = StatePageUse(settings, "")
 
     def put(self, key: Hashable, item: object, weight: int, deadline: Deadline | None) -> None:
         """Put an item; a deadline of None means without waiting."""
@@ -462,7 +462,7 @@ class Lane:
 
     def _use(self, call: _Call, use: "Callable[[LaneQueue, _Server], None]") -> None:
         """Use the queue of a key; find the actor again if its former process has ended."""
-        self._shown_use.show("get" if call.takes else "put")
+        self._page_use.show("get" if call.takes else "put")
         refused, why, bound = None, "", True
         while True:
             self._check_job()

@@ -24,7 +24,7 @@ from shoal.queues.counts import Counts
 from shoal.queues.order import Direct, NotYet, Order, Pending, Side
 from shoal.queues.protocol import NOTHING, Future, Got, Taken, Want, WeightedItem, set_done
 from shoal.queues.settings import DROPPING, ChannelSettings
-from shoal.queues.shown_use import ShownUse
+from shoal.queues.state_page import StatePageUse
 from shoal.queues.wait import Engine, long_wait, puts_wait
 from shoal.shm import Parcel, Queue, Reservation, Session
 from shoal.shm.keys import canonical
@@ -86,7 +86,7 @@ class SharedQueues(Engine):
             session.keep()
         self._opened: dict[Hashable, Queue] = {}
         self._order = Order({"put": {}, "get": {}} if direct is None else direct)
-        self._shown_use = ShownUse(settings, session.token)
+        self._page_use = StatePageUse(settings, session.token)
 
     # Puts.
 
@@ -258,7 +258,7 @@ class SharedQueues(Engine):
     def _queue(self, key: Hashable, side: Side | None = None) -> Queue:
         """Return the queue of a key, for a put, a get, or a question."""
         if side is not None:
-            self._shown_use.show(side)
+            self._page_use.show(side)
         elif self.settings.is_internal:
             side = "get"  # an inbox opens its queue by a question
         with self._order.lock:

@@ -5,12 +5,19 @@ can read them without the help of that process: also while it is stopped, and af
 """
 
 from shoal.state.copying import CopiedPages, copy_pages, states_of
-from shoal.state.folders import claim_report, find_jobs, remove_dead
+from shoal.state.folders import (
+    claim_report,
+    find_jobs,
+    keep_placement,
+    read_placements,
+    remove_dead,
+)
 from shoal.state.own_page import (
     accept_calls,
     begin_wait,
     calling,
     hide_process,
+    hold_devices,
     job_folder,
     remove_pages,
     show_loop,
@@ -33,8 +40,11 @@ __all__ = [
     "copy_pages",
     "find_jobs",
     "hide_process",
+    "hold_devices",
     "job_folder",
+    "keep_placement",
     "read_pages",
+    "read_placements",
     "remove_dead",
     "remove_pages",
     "show_loop",

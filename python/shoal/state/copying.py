@@ -67,7 +67,8 @@ def states_of(copied: CopiedPages, shift: float) -> list[ProcessState]:
             state = understand(name, known, blocks)
             activities = tuple(_shifted(activity, shift) for activity in state.activities)
             beat = state.loop_beat + shift if state.loop_beat else 0.0
-            states.append(replace(state, activities=activities, loop_beat=beat))
+            held = state.held_since + shift if state.held_since else 0.0
+            states.append(replace(state, activities=activities, loop_beat=beat, held_since=held))
     return states
 
 

@@ -28,7 +28,9 @@ __all__ = [
     "identity_of",
     "is_of_host",
     "is_private",
+    "keep_placement",
     "make_page",
+    "read_placements",
     "remove_dead",
     "remove_files",
     "status_of",
@@ -43,6 +45,8 @@ _made: list[Page] = []
 which the program may have another file, if it has closed all that it did not open."""
 _REPORTED = "reported-"
 """The file of a job that says that a hang was reported."""
+_PLACEMENT = "placement-"
+"""The file of a job that says where the workers of a group run."""
 
 
 def make_page(job: str) -> Page:
@@ -135,7 +139,7 @@ def remove_files(folder: Path, pages: Iterable[Path]) -> None:
                 file.unlink()
     with contextlib.suppress(OSError):
         left = list(folder.iterdir())
-        if all(file.name.startswith(_REPORTED) for file in left):
+        if all(file.name.startswith((_REPORTED, _PLACEMENT)) for file in left):
             for file in left:
                 file.unlink()
         folder.rmdir()
@@ -154,6 +158,32 @@ def claim_report(folder: Path, kind: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def keep_placement(folder: Path, group: str, text: str) -> None:
+    """Write where the workers of a group run, for those who look at a job without its driver.
+
+    Args:
+        folder: The folder of the job's pages.
+        group: The name of the group. What is there of an earlier group of this name is replaced.
+        text: Where they run.
+
+    Raises:
+        OSError: There is no room.
+    """
+    path = folder / f"{_PLACEMENT}{quote(group, safe='')}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "w") as opened:
+        opened.write(text)
+
+
+def read_placements(folder: Path) -> str:
+    """Return where the workers of a job's groups run, as it was written on this node."""
+    found = []
+    for file in sorted(folder.glob(f"{_PLACEMENT}*")):
+        with contextlib.suppress(OSError):
+            found.append(file.read_text(errors="replace"))
+    return "\n".join(found)
 
 
 def find_jobs(parent: Path | None = None) -> dict[str, Path]:

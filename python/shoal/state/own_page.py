@@ -24,6 +24,7 @@ __all__ = [
     "begin_wait",
     "calling",
     "hide_process",
+    "hold_devices",
     "job_folder",
     "remove_pages",
     "show_loop",
@@ -114,6 +115,16 @@ def use_channel(name: str, token: str, side: Literal["put", "get"]) -> None:
     page = _page or _page_of_child()
     if page is not None:
         page.use_channel(name[:_MOST_OF_OBJECT], token, side)
+
+
+def hold_devices(ranks: Sequence[int]) -> None:
+    """Show that this process holds the lock of devices, from now on.
+
+    Args:
+        ranks: The cluster-wide ranks of the devices; none if it holds no lock any more.
+    """
+    if _page is not None:
+        _page.hold_devices(ranks, time.monotonic_ns())
 
 
 def show_loop(loop: "asyncio.AbstractEventLoop") -> None:

@@ -1,7 +1,8 @@
 """`Page`: a state page as its process writes it, and the format of the page.
 
 A page is a row of blocks. The first one describes the process. Each other one is for a call or a
-wait that goes on, or for a channel that the process uses. The version of a block is odd while the
+wait that goes on, or for a channel that the process uses; the last one is for the devices whose lock
+the process holds. The version of a block is odd while the
 block is written. A reader accepts a block if two reads in a row find it complete and equal.
 """
 
@@ -19,6 +20,7 @@ __all__ = [
     "ENTRY",
     "FIRST_CHANNEL",
     "FOREVER",
+    "HELD",
     "KINDS",
     "MAGIC",
     "MOST_TEXT",
@@ -36,6 +38,8 @@ BLOCKS = 64
 SIZE = BLOCK * BLOCKS
 FIRST_CHANNEL = 32
 """The first block of those for channels; calls and waits have the ones before."""
+HELD = BLOCKS - 1
+"""The block of the devices whose lock the process holds."""
 _WORDS = BLOCK // 8
 """Words of 8 bytes in a block: the first one is the version, the second one changes alone, and in the
 first block also the third one."""
@@ -47,7 +51,7 @@ ENTRY = struct.Struct("=QQqqQQQII")
 """Another block: version, kind, since, until, thread, block and version of the call around it,
 number of peers, length of the text. The kind is 0 if the block is free."""
 
-KINDS = ("call", "wait", "channel")
+KINDS = ("call", "wait", "channel", "lock")
 MOST_TEXT = BLOCK - ENTRY.size
 
 FOREVER = 2**63 - 1
@@ -172,15 +176,25 @@ class Page:
                 return
             if not block:
                 block = FIRST_CHANNEL + len(self._channels)
-                if block >= BLOCKS:
+                if block >= HELD:
                     if not self._has_hidden_channels:
                         self._has_hidden_channels = True
                         self.describe(self._owner)
                     return
             sides = (*sides, side)
             self._channels[name, token] = block, sides
-            facts = (3, 0, FOREVER, threading.get_ident(), 0, 0, 0)
+            facts = (KINDS.index("channel") + 1, 0, FOREVER, threading.get_ident(), 0, 0, 0)
             self._write(block, facts, (" ".join(sides), name, token))
+
+    def hold_devices(self, ranks: Sequence[int], since: int) -> None:
+        """Show that this process holds the lock of devices, since a time in nanoseconds."""
+        with self._lock:
+            if self.is_left:
+                return
+            self._words[HELD * _WORDS + 1] = 0
+            if ranks:
+                facts = (KINDS.index("lock") + 1, since, FOREVER, threading.get_ident(), 0, 0, 0)
+                self._write(HELD, facts, [*map(str, ranks)])
 
     def beat(self, now: int) -> None:
         """Show that the event loop runs at a time, in nanoseconds."""

@@ -17,6 +17,7 @@ from shoal.state.page import (
     ENTRY,
     FIRST_CHANNEL,
     FOREVER,
+    HELD,
     KINDS,
     MAGIC,
     MOST_TEXT,
@@ -106,6 +107,8 @@ class ProcessState:
         has_all_channels: Whether the page had room for all of them.
         page: The file of its page; `Path()` for a process of another node.
         descriptor: The descriptor to which its handler for stacks writes; 0 without that handler.
+        held_devices: The cluster-wide ranks of the devices whose lock it holds.
+        held_since: When it got them, as `time.monotonic()` of the node; 0 without such a lock.
         loop_beat: When its event loop ran last, give or take a second, as `time.monotonic()` of the
             node; 0 if it has none, or none that has begun a call.
     """
@@ -124,6 +127,8 @@ class ProcessState:
     has_all_channels: bool = True
     page: Path = Path()
     descriptor: int = 0
+    held_devices: tuple[int, ...] = ()
+    held_since: float = 0.0
     loop_beat: float = 0.0
 
     @property
@@ -160,6 +165,8 @@ def read_pages(folder: Path) -> list[ProcessState]:
         return []
     states = []
     for page in pages:
+        if identity_of(page.name) is None:
+            continue  # a file beside a page
         with contextlib.suppress(OSError, ValueError):
             state = understand(page.name, status_of(page), read_blocks(page))
             states.append(replace(state, page=page))
@@ -185,6 +192,7 @@ def understand(page: str, status: Status, blocks: dict[int, bytes]) -> ProcessSt
     )
     if magic != MAGIC:
         raise ValueError(f"{page} is not a page of this format")
+    held_devices, held_since = _held(blocks)
     return ProcessState(
         address=_text(blocks[0], PROCESS.size, length),
         pid=identity[0],
@@ -199,6 +207,8 @@ def understand(page: str, status: Status, blocks: dict[int, bytes]) -> ProcessSt
         channels=_channels(blocks),
         has_all_channels=not hides,
         descriptor=descriptor,
+        held_devices=held_devices,
+        held_since=held_since,
         loop_beat=beat / 1e9,
     )
 
@@ -255,10 +265,19 @@ def _channels(blocks: dict[int, bytes]) -> tuple[ChannelUse, ...]:
     found = []
     for number, block in sorted(blocks.items()):
         _, code, *_, length = ENTRY.unpack_from(block)
-        if number >= FIRST_CHANNEL and code == len(KINDS):
+        if number >= FIRST_CHANNEL and code == KINDS.index("channel") + 1:
             sides, name, token, *_ = _fields(block, length)
             found.append(ChannelUse(name, token, "put" in sides.split(), "get" in sides.split()))
     return tuple(found)
+
+
+def _held(blocks: dict[int, bytes]) -> tuple[tuple[int, ...], float]:
+    """Return the devices whose lock the process holds, and since when."""
+    block = blocks.get(HELD, b"\0" * BLOCK)
+    _, code, since, *_, length = ENTRY.unpack_from(block)
+    if code != KINDS.index("lock") + 1:
+        return (), 0.0
+    return tuple(int(rank) for rank in _fields(block, length) if rank.isdecimal()), since / 1e9
 
 
 def _fields(block: bytes, length: int) -> list[str]:

@@ -57,28 +57,34 @@ __all__ = ["Here", "SentPart", "answer_here", "send_part", "take_part"]
 _READY, _HERE, _GONE = "ready", "here", "gone"
 
 _BEAT_S = 1.0
-"""Seconds between two messages of a publisher that waits."""
+"""Seconds between two messages of a publisher that waits: several come before it counts as dead, and they
+cost the home next to nothing."""
 
 _SILENT_S = 5.0
 """Seconds without a message after which a publisher that waits is dead.
 
-Within them its part may still go into a version.
+Within them its part may still go into a version. Five messages in a row are late only if the publisher
+or its node stands still.
 """
 
 _SENDING_S = 10.0
-"""Seconds without a message after which one that sends is dead: it may copy much between two."""
+"""Seconds without a message after which one that sends is dead: twice as long, as it may copy much
+between two."""
 
 _STILL_S = 2.0
-"""Seconds between two looks after which the home itself stood still, and nobody else is to blame."""
+"""Seconds by which a look may be late before the home itself counts as having stood still: twice the pause
+between two messages, so that one that is late does not excuse a publisher."""
 
 _FORMER_S = _SENDING_S + 1.0
-"""Seconds to wait until the same part of another publisher, which may have died, is taken back."""
+"""Seconds to wait until the same part of another publisher, which may have died, is taken back: a
+little longer than the home takes to notice the death."""
 
 _LOOK_S = 0.1
-"""Seconds between two looks for that."""
+"""Seconds between two looks for that: short beside that wait, and each look lists a folder."""
 
 _ANSWER_S = 30.0
-"""Seconds beyond a deadline within which the home has to answer; also to take a message."""
+"""Seconds beyond a deadline within which the home has to answer; also to take a message. An actor that Ray
+starts again, or a node that is busy, needs several of them."""
 
 
 class _Rectangle(NamedTuple):

@@ -23,8 +23,8 @@ from shoal.context import current
 from shoal.deadline import Deadline
 from shoal.errors import CallDecodeError, ClusterError, PeerLostError
 from shoal.fork import ChildStage, in_child
+from shoal.long_wait_hooks import annotate_waits
 from shoal.manager.base import connection
-from shoal.remarks import annotate_waits
 
 __all__ = ["GroupCall", "forget_failures"]
 

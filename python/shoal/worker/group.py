@@ -36,6 +36,7 @@ from shoal.manager import WorkerManager
 from shoal.manager.base import find_namespace, required_namespace
 from shoal.placement import NodePlacementStrategy, PackedPlacementStrategy, PlacementStrategy
 from shoal.placement.environment import group_environment, process_environment
+from shoal.placement.record import record_placement
 from shoal.state import remove_pages
 from shoal.tracing import settle
 from shoal.worker.failures import GroupCall, forget_failures
@@ -253,6 +254,7 @@ class WorkerGroup:
         except BaseException:
             self._kill()
             raise
+        record_placement(self._name, self.worker_cls_name, placements, cluster)
         self._watch_start()
         if wait:
             WorkerGroup.ready(self, timeout=timeout)

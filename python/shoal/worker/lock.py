@@ -22,6 +22,7 @@ from shoal.manager import DeviceLockManager, PortLockManager
 from shoal.manager.lock_table import show_devices
 from shoal.ports import hold_port
 from shoal.process import Origin
+from shoal.state import hold_devices
 from shoal.work import AsyncWork
 
 __all__ = ["DeviceLock", "PortLock"]
@@ -64,6 +65,7 @@ class DeviceLock:
         self._lock = threading.Lock()
         self._takes: list[int] = []
         self._given_up: set[int] = set()
+        self._is_shown = False
 
     def acquire(self, *, timeout: float | None = None) -> None:
         """Wait until the worker has its accelerators.
@@ -144,13 +146,23 @@ class DeviceLock:
         return devices
 
     def _last_take(self) -> int:
-        try:
-            return self._takes.pop()
-        except IndexError:
-            raise LockError(
-                f"Lock is not acquired. {self._address.get_name()} has released it as often as it "
-                "has taken it"
-            ) from None
+        with self._lock:
+            try:
+                number = self._takes.pop()
+            except IndexError:
+                raise LockError(
+                    f"Lock is not acquired. {self._address.get_name()} has released it as often as it "
+                    "has taken it"
+                ) from None
+            self._show()
+        return number
+
+    def _show(self) -> None:
+        """Show on the page of this process whether it holds the devices."""
+        if self._is_shown != bool(self._takes):
+            self._is_shown = bool(self._takes)
+            devices = self._worker.worker_info.available_accelerators
+            hold_devices(devices if self._is_shown else ())
 
     def _begin(self, timeout: float | None, *, logs: bool) -> AsyncWork:
         deadline, number = Deadline(timeout), next(_numbers)
@@ -220,12 +232,14 @@ class DeviceLock:
                 self._given_up.remove(number)
             else:
                 self._takes.append(number)
+                self._show()
 
     def _give_back(self, manager: Any, number: int) -> None:
         """End a take that no caller receives; its grant may be noted at the same moment."""
         with self._lock:
             if number in self._takes:
                 self._takes.remove(number)
+                self._show()
             else:
                 self._given_up.add(number)
         self._cancel(manager, number)

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shoal.cli.app import app
+from shoal.observe import read_locks
 from shoal.state import find_jobs, read_pages
 from support.machines import RAY_TOKEN
 from support.processes import DEADLINE_S, until
@@ -126,6 +127,10 @@ def test_the_culprit_is_named_first(hang):
         report, code = doctor()
     assert HANGS[name] in _first(report), report
     assert code == 1
+    if name == "lock_of_a_stopped_worker":
+        (lock,) = read_locks(states(name))
+        assert (lock.devices, lock.holder.address) == ((0,), "group:0")
+        assert [state.address for state, _ in lock.waiting] == ["group:1"]
 
 
 def _first(report):

@@ -27,7 +27,7 @@ from shoal._pure.shm.tables import (
 )
 from shoal.errors import ChannelClosed, ChannelError, ChannelNotFoundError, ShoalError
 from shoal.fork import ChildStage, in_child
-from shoal.remarks import annotate_waits
+from shoal.long_wait_hooks import annotate_waits
 
 __all__ = [
     "Member", "facts_of", "member_of", "own_folders", "remove_files", "requeue", "stay_silent",

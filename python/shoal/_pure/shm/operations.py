@@ -1,4 +1,4 @@
-"""What is done to a queue in the tables: messages are put, chosen, taken and put back.
+"""The operations on a queue in the tables: they put, choose, take and put back messages.
 
 If a signal interrupts a get, the messages that it took return to their places in the queue.
 """

@@ -1,4 +1,4 @@
-"""What the commands that read state pages are told: where, and of which nodes."""
+"""The options of the commands that read state pages: the folder of the jobs, and which nodes are asked."""
 
 import importlib
 from contextlib import AbstractContextManager, nullcontext

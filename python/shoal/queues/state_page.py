@@ -1,15 +1,15 @@
-"""`ShownUse`: shows on the state page of this process that it uses a channel."""
+"""`StatePageUse`: writes on the state page of this process that it uses a channel."""
 
 from shoal.fork import reset_in_child
 from shoal.queues.order import Side
 from shoal.queues.settings import ChannelSettings
 from shoal.state import use_channel
 
-__all__ = ["ShownUse"]
+__all__ = ["StatePageUse"]
 
 
-class ShownUse:
-    """The sides of a channel that this process has used, each of which is shown once.
+class StatePageUse:
+    """Writes which sides of a channel this process has used, each of them once.
 
     Args:
         settings: The channel; one that is internal or local is not shown.

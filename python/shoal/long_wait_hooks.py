@@ -1,4 +1,4 @@
-"""What other modules have to say about long waits of this process."""
+"""Functions of other modules that are called for long waits: remarks on their log lines, reports of hangs."""
 
 import importlib
 import logging
