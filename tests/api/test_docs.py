@@ -167,8 +167,14 @@ GUIDES = {
         files={"job.yaml": "cluster: {num_nodes: 18, component_placement: {actor: 0-127}}"},
     ),
     "routing": Guide([its_comments_without_explanations] * 5, locally=(0,)),
-    "shm": Guide([something] * 4),
+    "shm": Guide([None, something, something, something]),
     "testing": Guide([a_sum, None, None], texts=1),
+    "tour": Guide(
+        [its_comments] * 6,
+        texts=1,
+        files={"job.yaml": blocks_of("tour", "yaml")[0]},
+        locally=(0, 2, 3, 4, 5),
+    ),
     "tracing": Guide([the_text_and_a_trace], texts=1),
     "weights": Guide([its_comments, None], locally=(0,)),  # the second is one call
 }
@@ -195,7 +201,7 @@ def test_a_program_prints_what_its_guide_says(name, number, tmp_path, monkeypatc
     program = blocks_of(name, "python")[number]
     if "import torch" in program:
         pytest.importorskip("torch")
-    assert ("Cluster(num_nodes=1)" in program) == (number in row.locally)
+    assert ("with Cluster(" in program) == (number in row.locally)
     with local_cluster() if number in row.locally else contextlib.nullcontext():
         run(program)
     row.prints[number](program, capsys.readouterr().out, blocks_of(name, "text"))
@@ -412,6 +418,13 @@ def test_testing_has_a_fixture_that_tests_can_use(tmp_path):
     pytest_ = ("-m", "pytest", "-q", "--strict-markers", "-p", "no:cacheprovider")
     done = run_here(tmp_path, *pytest_, timeout=100, PYTHONPATH=str(ROOT / "python"))
     assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_shm_has_a_program_of_two_processes(tmp_path):
+    program = blocks_of("shm", "python")[0]
+    (tmp_path / "queues.py").write_text(program)
+    done = run_here(tmp_path, "queues.py", timeout=100)
+    assert done.stdout.splitlines() == COMMENT.findall(program), done.stderr
 
 
 class Peer(Worker):

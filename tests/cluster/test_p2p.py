@@ -285,7 +285,7 @@ def test_a_broadcast_reaches_all_members(peers):
         ([], {}, "ValueError", "empty"),
         ([("peers", [])], {}, "ValueError", "the list of ranks is empty"),
         ([("others", [0, 1])], {}, "ValueError", "peers:0 is not a member"),
-        ([("peers", [0, 0])], {}, "ValueError", "named twice"),
+        ([("peers", [0, 0])], {}, "ValueError", "names peers:0 twice"),
         ("peers", {}, "TypeError", "groups='peers'"),
         ([("peers", "0")], {}, "TypeError", "groups[0]"),
         ([(1, [0])], {}, "TypeError", "text"),

@@ -123,7 +123,7 @@ def test_members_are_waited_for(here):
     [
         (addresses("g:1", "g:2"), r"here\d+:0 is not a member; members: g:1, g:2"),
         ([], "is not a member; members: none"),
-        (addresses("g:0", "g:1", "g:0"), "must be unique, and g:0 is named twice"),
+        (addresses("g:0", "g:1", "g:0"), "worker_addresses names g:0 twice"),
         ("g:0", "worker_addresses='g:0': expected a list of WorkerAddress"),
         (["g:0"], "expected a list of WorkerAddress"),
         (None, "expected a list of WorkerAddress"),

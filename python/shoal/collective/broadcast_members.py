@@ -33,7 +33,9 @@ def expand(groups: Any) -> list[WorkerAddress]:
         members += _addresses(entry[0], entry[1], where)
     twice = sorted({m.get_name() for m in members if members.count(m) > 1})
     if twice:
-        raise ShoalValueError(f"broadcast: {', '.join(twice)} is named twice")
+        raise ShoalValueError(
+            f"broadcast: groups={groups!r} names {', '.join(twice)} twice; expected each member once"
+        )
     return members
 
 

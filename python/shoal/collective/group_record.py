@@ -34,7 +34,8 @@ def checked_members(addresses: Sequence[WorkerAddress], me: WorkerAddress) -> li
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ShoalValueError(
-            f"collective group: its members must be unique, and {', '.join(twice)} is named twice"
+            f"collective group: worker_addresses names {', '.join(twice)} twice; expected each "
+            "member once"
         )
     if me not in members:
         raise ShoalValueError(

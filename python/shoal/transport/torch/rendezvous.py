@@ -208,7 +208,9 @@ def _bridge_class() -> Any:  # noqa: C901  (a class, which needs torch)
 
         def _real(self) -> "Store":
             if self._store is None:
-                raise RuntimeError("the rendezvous of this group is over")
+                raise RuntimeError(
+                    "torch used the store of a gloo group whose connection is made or has failed"
+                )
             return self._store
 
         def set(self, key: str, value: Any) -> None:

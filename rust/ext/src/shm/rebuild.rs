@@ -220,5 +220,7 @@ pub(super) fn handed_out(
 
 #[cold]
 pub(super) fn nothing_taken() -> PyErr {
-    PyOSError::new_err("a message was taken that is not there")
+    PyOSError::new_err(
+        "the queue says that it took a message, but returned none: a defect of shoal",
+    )
 }
