@@ -59,6 +59,19 @@ def test_newest_waits_for_no_node_before_one_publishes(weights, monkeypatch):
     assert Weights(several, weights._routes).newest is None
 
 
+@pytest.mark.parametrize(
+    ("home", "text"), [(1, "a version from node 1"), (None, "a first version")]
+)
+def test_diff_waits_for_the_node_that_publishes_and_says_so(weights, monkeypatch, home, text):
+    monkeypatch.setattr("shoal.weights.weights.home_of", lambda _: home)
+    monkeypatch.setattr(ControlPage, "wait_until_followed", lambda *_: None)
+    away = Weights(dataclasses.replace(weights._settings, num_actors=2, home=home), weights._routes)
+    with pytest.raises(ShoalTimeoutError, match=f"{text} of the weights 'policy' did not come"):
+        away.diff({"a": 2}, timeout=0.1)
+    weights.publish({"a": 1})
+    assert away.diff({"a": 2}, timeout=DEADLINE_S) == weights.diff({"a": 2}) == ("a",)
+
+
 @pytest.mark.parametrize("given", [5, (1,), (1, -1), ("1", "2")])
 def test_what_is_not_a_version_is_refused(weights, given):
     with pytest.raises(ShoalValueError, match=r"newer_than=.*: expected a version"):

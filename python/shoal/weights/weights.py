@@ -65,7 +65,7 @@ _TRANSFER_BYTES = 2**27
 """Maximum number of bytes of the messages that wait for one node."""
 
 _TRANSFER_S = 60.0
-"""Maximum seconds for which `diff` waits for the newest version to come to this node."""
+"""Default of the seconds for which `diff` waits for the newest version to come to this node."""
 
 
 class Weights:
@@ -446,17 +446,24 @@ class Weights:
         run_in_thread(work)
         return AsyncChannelWork(future, f"{wanted} of {store.name}", takes=True)
 
-    def diff(self, target: Any) -> tuple[str, ...]:
+    def diff(self, target: Any, timeout: float | None = None) -> tuple[str, ...]:
         """Return the names whose values in a module or a dict are not those of the newest version.
 
         Args:
             target: A `torch.nn.Module`, or a dict that may be nested.
+            timeout: Maximum seconds to wait for the version; None for 60 s while it is on its way to
+                this node, and else not to wait.
 
         Raises:
-            ShoalTimeoutError: There is no version.
+            ShoalTimeoutError: There is no version, or it did not come in time.
+            WeightsClosed: The weights were closed, or their job has ended.
         """
-        timeout = _TRANSFER_S if self._opened().follows else 0
-        return self.latest(timeout=timeout).diff(target)
+        store, wanted = self._opened(), "a version"
+        if store.follows:
+            home = self.node_rank
+            wanted = "a first version" if home is None else f"a version from node {home}"
+        deadline = Deadline(timeout, default=_TRANSFER_S if store.follows else 0)
+        return store.latest(1, wanted, deadline).diff(target)
 
     def stats(self) -> WeightsStats:
         """Return which versions are in memory, and which process holds which since when."""
