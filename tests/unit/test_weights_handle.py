@@ -15,6 +15,7 @@ from shoal.errors import (
     ShoalTimeoutError,
     ShoalValueError,
     WeightsClosed,
+    WeightsError,
     WeightsExistsError,
     WeightsNotFoundError,
 )
@@ -57,6 +58,28 @@ def test_newest_waits_for_no_node_before_one_publishes(weights, monkeypatch):
     monkeypatch.setattr(ControlPage, "wait_until_followed", lambda *_: pytest.fail("it waits"))
     several = dataclasses.replace(weights._settings, num_actors=2, home=None)
     assert Weights(several, weights._routes).newest is None
+
+
+def test_weights_in_the_memory_of_gpus_are_for_one_node_and_whole_versions(weights):
+    for options, text in (
+        ({"device_memory": 1}, "device_memory=1: expected True or False"),
+        ({"device_memory": True, "push": True}, "device_memory=True: .* expected push=False"),
+    ):
+        with pytest.raises(ShoalValueError, match=text):
+            Weights.create("other", **options)
+    made = Weights.create("other", device_memory=True)
+    with pytest.raises(WeightsExistsError, match=r"device_memory=True \(asked for: False\)"):
+        Weights.create("other")
+    for options in ({"delta": True}, {"part": (0, 2), "version": 1}):
+        with pytest.raises(
+            ShoalValueError, match="'other' have device_memory=True: expected neither"
+        ):
+            made.publish({"a": 1}, **options)
+    assert made.publish({"a": 1}) == Version(1, 1)
+    assert Weights.connect("other").latest()["a"] == 1
+    elsewhere = dataclasses.replace(made._settings, num_actors=2, home=1)
+    with pytest.raises(WeightsError, match="only workers of node 1 can use them"):
+        Weights(elsewhere, made._routes).latest()
 
 
 @pytest.mark.parametrize(
