@@ -231,7 +231,9 @@ def test_what_makes_sharing_impossible_is_named(store, fake, monkeypatch, tmp_pa
 
     def refused_to_read(text):
         fake.forget()
-        with pytest.raises(WeightsError, match=rf"GPU of driver \(pid {pid}\), which .*{text}"):
+        with pytest.raises(
+            WeightsError, match=rf"GPU of driver \(pid {pid}\), which this process .*{text}"
+        ):
             latest(reader)
         refused(text)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shoal.deadline import Deadline
@@ -122,6 +123,9 @@ def test_another_process_reads_what_stays_in_the_memory_of_the_gpu(weights_folde
         own = store.latest(Version(1, 6).packed(), "version 1.6", Deadline(0))
         assert own["large"].device.type == DEVICE
         assert torch.equal(own["large"], large)
+        array = np.zeros(MIB, np.float32)
+        assert own.load_into({"large": array}).loaded == ("large",)
+        assert (array == 6).all()
         reader.kill()
 
 

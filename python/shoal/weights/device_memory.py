@@ -4,7 +4,7 @@ The publisher copies the tensors of each GPU into one buffer of its own, and wai
 version is complete before it can be seen, so readers need not wait. The file of the version says which
 process has the buffers, and their handles. A reader locks that file as for any version, and keeps the
 lock until it has closed the buffers; so the publisher knows as `folder` does when nobody needs them.
-They end with their publisher: a snapshot whose publisher has died refuses to be read.
+They end with their publisher: a snapshot whose publisher has ended refuses to be read.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,10 +43,10 @@ __all__ = [
     "DeviceOwner",
     "Devices",
     "copy_to_devices",
-    "keep",
+    "keep_devices",
     "open_devices",
     "owner_of",
-    "release",
+    "release_devices",
 ]
 
 _NOTE = "devices"
@@ -74,12 +73,12 @@ class DeviceOwner(NamedTuple):
         """Raise if the memory of a version has gone.
 
         Raises:
-            PeerLostError: The process has died.
+            PeerLostError: The process has ended.
         """
         if is_dead(self.process):
             raise PeerLostError(
                 f"{describe_self()}: version {version} of weights was in the memory of a GPU of {self.who}, "
-                "which has died: drop the snapshot, and wait for a newer version"
+                "which has ended: drop the snapshot, and wait for a newer version"
             )
 
 
@@ -216,7 +215,8 @@ def copy_to_devices(layout: StateLayout, version: Version, name: str) -> Placed:
     devices = sorted({piece.device for piece in layout.pieces if piece.device})
     if not devices:
         return {}, {}, []
-    torch = import_module("torch")
+    import torch
+
     for number, piece in enumerate(layout.pieces):
         if piece.device and torch.device(piece.device).type != "cuda":
             (found, *_) = [
@@ -296,12 +296,16 @@ def _allocated(gpu: Gpu, nbytes: int) -> tuple[int, bytes]:
             raise
     with _lock:
         _free.clear()
-    import_module("torch").cuda.empty_cache()
+    import torch
+
+    torch.cuda.empty_cache()
     return gpu.allocate(nbytes)
 
 
 @contextlib.contextmanager
-def keep(file: Path, paths: tuple[Path, Path], memories: Sequence[_Memory]) -> Iterator[None]:
+def keep_devices(
+    file: Path, paths: tuple[Path, Path], memories: Sequence[_Memory]
+) -> Iterator[None]:
     """Keep the buffers of a version that becomes visible, as long as anybody may read it.
 
     Args:
@@ -323,13 +327,13 @@ async def _look_around() -> None:
     while _looks.is_set():
         await asyncio.sleep(_LOOK_S)  # nothing tells when a reader lets go
         with _lock:
-            release()
+            release_devices()
             if not _published:
                 _free.clear()
                 _looks.clear()
 
 
-def release() -> None:
+def release_devices() -> None:
     """Let buffers that nobody can read be used again."""
     with _lock:
         for one in list(_published):
@@ -367,7 +371,7 @@ def open_devices(
 
     Raises:
         DependencyError: torch is not installed.
-        PeerLostError: The process has died.
+        PeerLostError: The process has ended.
         WeightsError: This process cannot map them.
     """
     owner.check(version)
@@ -378,7 +382,7 @@ def open_devices(
     if owner.process[0] != key_of(own_process())[0]:
         raise WeightsError(f"{what}: it would not see the end of a process of another container")
     try:
-        torch = import_module("torch")
+        import torch
     except ModuleNotFoundError:
         raise DependencyError(
             f"{what}: torch is not installed here; run: pip install torch"

@@ -23,7 +23,7 @@ from shoal.process import Origin
 from shoal.shm.shared_files.mapping import copy_into
 from shoal.shm.shared_files.pool import NoRoomError, PayloadFile, Pool
 from shoal.weights.control import ControlPage
-from shoal.weights.device_memory import copy_to_devices, keep, release
+from shoal.weights.device_memory import copy_to_devices, keep_devices, release_devices
 from shoal.weights.folder import VersionFolder
 from shoal.weights.hashing import copy_hashed, digests_of
 from shoal.weights.layout import Blocks, Mark, Placement, StateLayout, keys_of
@@ -185,14 +185,14 @@ class Store(VersionFolder):
             notes: dict[str, Any] = {}
             memories: Sequence[Any] = ()
             if on_device:
-                release()
+                release_devices()
                 shared, notes, memories = copy_to_devices(layout, version, self.name)
             placement = Placement(layout, FilePart(*version), shared, notes)
             file = self.take_file(placement.frame.nbytes)
             try:
                 write_file(file, layout, placement, digests, checksum=checksum)
                 paths = self.path_of("v", version), self.path_of("r", version)
-                with keep(file.path, paths, memories):
+                with keep_devices(file.path, paths, memories):
                     os.link(file.path, paths[0])
             finally:
                 self.put_back(file)
