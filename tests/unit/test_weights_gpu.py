@@ -1,14 +1,19 @@
-"""Weights of a GPU: staged through pinned memory, cast on the way, and loaded back.
+"""Weights of a GPU: staged through pinned memory or left there, cast on the way, and loaded back.
 
 On a machine without a GPU, `SHOAL_GPU_TESTS_ON=cpu` runs the same on the CPU, to try the test itself.
 """
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shoal.deadline import Deadline
+from shoal.errors import PeerLostError
+from shoal.weights import Version
 from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
 
@@ -68,3 +73,71 @@ def test_a_module_of_a_gpu_is_loaded(round_trip):
     assert report.loaded == ("weight", "bias")
     assert torch.equal(fresh.weight, trained.weight)
     assert snapshot.load_into(fresh).unchanged == ("weight", "bias")
+
+
+CHILD = """
+import sys
+import torch
+from shoal.deadline import Deadline
+from shoal.weights import Version
+from shoal.weights.layout import StateLayout
+from shoal.weights.store import Store
+
+folder, role, device = sys.argv[1:]
+store = Store(folder, "the weights")
+if role == "publish":
+    state = {"large": torch.ones(2**20, device=device)}
+    store.publish(StateLayout(state), None, Deadline(0), on_device=True)
+    print("published", flush=True)
+else:
+    first = store.latest(1, "a version", Deadline(60))
+    print(first["large"].device.type, float(first["large"].sum()), flush=True)
+    newest = store.latest(Version(1, 6).packed(), "version 1.6", Deadline(60))
+    target = torch.zeros(2**20, device=device)
+    newest.load_into({"large": target})
+    print(float(first["large"].sum()), float(target.sum()), newest.diff({"large": target}), flush=True)
+sys.stdin.readline()
+"""
+
+
+def start(folder, role):
+    command = [sys.executable, "-c", CHILD, str(folder), role, DEVICE]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_another_process_reads_what_stays_in_the_memory_of_the_gpu(weights_folder):
+    store = Store(str(weights_folder), "the weights")
+    large = torch.empty(MIB, device=DEVICE)
+
+    def publish(number):
+        store.publish(
+            StateLayout({"large": large.fill_(number)}), None, Deadline(0), on_device=True
+        )
+
+    publish(1)
+    with start(weights_folder, "read") as reader:
+        assert reader.stdout.readline().split() == [DEVICE, f"{MIB}.0"]
+        for number in range(2, 7):
+            publish(number)
+        assert reader.stdout.readline().split() == [f"{MIB}.0", f"{6 * MIB}.0", "()"]
+        own = store.latest(Version(1, 6).packed(), "version 1.6", Deadline(0))
+        assert own["large"].device.type == DEVICE
+        assert torch.equal(own["large"], large)
+        array = np.zeros(MIB, np.float32)
+        assert own.load_into({"large": array}).loaded == ("large",)
+        assert (array == 6).all()
+        reader.kill()
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="a version in the memory of the CPU stays")
+def test_a_version_in_the_memory_of_the_gpu_ends_with_its_publisher(weights_folder):
+    store = Store(str(weights_folder), "the weights")
+    with start(weights_folder, "publish") as publisher:
+        assert publisher.stdout.readline() == "published\n"
+        found = store.latest(1, "a version", Deadline(0))
+        assert found["large"].sum() == MIB
+        publisher.kill()
+    with pytest.raises(PeerLostError, match="was in the memory of a GPU of driver"):
+        found.load_into({"large": torch.empty(MIB, device=DEVICE)})
+    with pytest.raises(PeerLostError):
+        store.latest(1, "a version", Deadline(0))

@@ -15,6 +15,7 @@ from shoal.errors import (
     ShoalTimeoutError,
     ShoalValueError,
     WeightsClosed,
+    WeightsError,
     WeightsExistsError,
     WeightsNotFoundError,
 )
@@ -57,6 +58,41 @@ def test_newest_waits_for_no_node_before_one_publishes(weights, monkeypatch):
     monkeypatch.setattr(ControlPage, "wait_until_followed", lambda *_: pytest.fail("it waits"))
     several = dataclasses.replace(weights._settings, num_actors=2, home=None)
     assert Weights(several, weights._routes).newest is None
+
+
+def test_weights_in_the_memory_of_gpus_are_for_one_node_and_whole_versions(weights):
+    for options, text in (
+        ({"device_memory": 1}, "device_memory=1: expected True or False"),
+        ({"device_memory": True, "push": True}, "device_memory=True: .* expected push=False"),
+    ):
+        with pytest.raises(ShoalValueError, match=text):
+            Weights.create("other", **options)
+    made = Weights.create("other", device_memory=True)
+    with pytest.raises(WeightsExistsError, match=r"device_memory=True \(asked for: False\)"):
+        Weights.create("other")
+    for options in ({"delta": True}, {"part": (0, 2), "version": 1}):
+        with pytest.raises(
+            ShoalValueError, match="'other' have device_memory=True: expected neither"
+        ):
+            made.publish({"a": 1}, **options)
+    assert made.publish({"a": 1}) == Version(1, 1)
+    assert Weights.connect("other").latest()["a"] == 1
+    elsewhere = dataclasses.replace(made._settings, num_actors=2, home=1)
+    with pytest.raises(WeightsError, match="only workers of node 1 can use them"):
+        Weights(elsewhere, made._routes).latest()
+
+
+@pytest.mark.parametrize(
+    ("home", "text"), [(1, "a version from node 1"), (None, "a first version")]
+)
+def test_diff_waits_for_the_node_that_publishes_and_says_so(weights, monkeypatch, home, text):
+    monkeypatch.setattr("shoal.weights.weights.home_of", lambda _: home)
+    monkeypatch.setattr(ControlPage, "wait_until_followed", lambda *_: None)
+    away = Weights(dataclasses.replace(weights._settings, num_actors=2, home=home), weights._routes)
+    with pytest.raises(ShoalTimeoutError, match=f"{text} of the weights 'policy' did not come"):
+        away.diff({"a": 2}, timeout=0.1)
+    weights.publish({"a": 1})
+    assert away.diff({"a": 2}, timeout=DEADLINE_S) == weights.diff({"a": 2}) == ("a",)
 
 
 @pytest.mark.parametrize("given", [5, (1,), (1, -1), ("1", "2")])

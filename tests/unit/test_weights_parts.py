@@ -319,10 +319,14 @@ def test_a_process_that_is_killed_takes_its_part_with_it(weights_folder, store):
 
 PROGRAM = """
 import os, sys
+from functools import partial
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.distributed.tensor.placement_types import _StridedShard
 from shoal.deadline import Deadline
 from shoal.weights.layout import StateLayout
 from shoal.weights.part_names import VersionPart
@@ -337,6 +341,16 @@ grid = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("data", "model"))
 halves = [DeviceMesh("cpu", ranks) for ranks in ([0, 1], [2, 3])]
 store = Store(folder, "the weights")
 
+def both(whole):
+    # Tensor parallelism divides its rows, and then FSDP2 does.
+    made = torch.nn.Linear(7, 10, bias=False)
+    with torch.no_grad():
+        made.weight.copy_(whole)
+    parallelize_module(made, grid["model"], ColwiseParallel())
+    return fully_shard(made, mesh=grid["data"]).weight
+
+split = partial(distribute_tensor, src_data_rank=None)
+
 def state(number):
     whole = torch.arange(10 * 7.0).reshape(10, 7) * number
     return {
@@ -344,6 +358,9 @@ def state(number):
         "columns": distribute_tensor(whole, mesh, [Shard(1)]),
         "same": distribute_tensor(whole, mesh, [Replicate()]),
         "grid": distribute_tensor(whole, grid, [Shard(0), Shard(1)]),
+        "both": both(whole),
+        "strided": split(whole, grid, [_StridedShard(0, split_factor=3), Shard(1)]),
+        "apart": split(whole, grid, [Replicate(), _StridedShard(1, split_factor=2)]),
         "none": distribute_tensor(whole[:0], mesh, [Shard(0)]),
         "few": distribute_tensor(whole[:2], mesh, [Shard(0)]),  # some have no row of it
         "half" + str(rank // 2): distribute_tensor(whole, halves[rank // 2], [Shard(0)]),
@@ -376,7 +393,8 @@ def test_shards_of_distributed_tensors_become_whole_tensors(weights_folder, stor
     snapshot = latest(store)
     whole = torch.arange(10 * 7.0).reshape(10, 7) * 3
     assert snapshot["none"].shape == (0, 7)
-    for name in ("rows", "columns", "same", "grid", "half0", "half1"):
+    even = ("rows", "columns", "same", "grid", "half0", "half1")
+    for name in (*even, "both", "strided", "apart"):
         assert torch.equal(snapshot[name], whole.to(torch.bfloat16)), name
     assert torch.equal(snapshot["few"], whole[:2].to(torch.bfloat16))
     assert [float(snapshot[f"own.{rank}"][0]) for rank in range(size)] == [0, 1, 2, 3]

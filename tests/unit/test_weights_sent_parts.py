@@ -112,7 +112,7 @@ def test_parts_of_two_nodes_become_a_version_like_any_other(nodes):
 
 
 class Slice(NamedTuple):
-    """Stands for a distributed tensor of 4 x 6, of which a process has a half."""
+    """Stands for a distributed tensor of 4 x 6, of which a process has a half; axis 2: odd rows."""
 
     axis: int
     half: int
@@ -124,6 +124,10 @@ def whole(monkeypatch):
     values = torch.arange(24.0).view(4, 6)
 
     def shard(name, value, dtype):
+        if value.axis == 2:
+            runs = ((value.half, 1), (value.half + 2, 1)), ((0, 6),)
+            local = values[value.half :: 2]
+            return LocalShard(name, local, dtype, (4, 6), (value.half, 0), True, (0, 1), runs)
         local = values.chunk(2, value.axis)[value.half]
         starts = [0, 0]
         starts[value.axis] = value.half * local.shape[value.axis]
@@ -139,7 +143,12 @@ def test_shards_of_two_nodes_become_whole_tensors(nodes, whole, both):
     ends = [
         start(
             nodes,
-            {"rows": Slice(0, rank), "columns": Slice(1, rank), f"own.{rank}": rank},
+            {
+                "rows": Slice(0, rank),
+                "columns": Slice(1, rank),
+                "apart": Slice(2, rank),
+                f"own.{rank}": rank,
+            },
             VersionPart(1, rank, 2),
             dtype=torch.bfloat16,
             sends=both or rank == 1,
@@ -151,6 +160,7 @@ def test_shards_of_two_nodes_become_whole_tensors(nodes, whole, both):
     found.verify()
     assert torch.equal(found["rows"], whole.bfloat16())
     assert torch.equal(found["columns"], whole.bfloat16())
+    assert torch.equal(found["apart"], whole.bfloat16())
     assert [found["own.0"], found["own.1"]] == [0, 1]
 
 

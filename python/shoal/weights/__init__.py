@@ -5,6 +5,7 @@ removes their memory with the job. `folder` has the steps of publishers and read
 the reasons why they are safe; `store` publishes; `control` the page that names the newest version and wakes those who
 wait; `stats` and `holders` say what is in memory, and who holds it. A state becomes the bytes of a
 version by `layout`, `copying` and `hashing`; `description`, `snapshot` and `loading` read them.
+`device_memory` keeps tensors of GPUs where they are, by calls of the driver in `cuda`.
 """
 
 from shoal.weights.holders import Holder

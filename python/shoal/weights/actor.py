@@ -43,6 +43,7 @@ class WeightsSettings(ChannelSettings):
         home: The index of the actor on whose node versions are published; None for the node of the
             process that publishes first.
         push: Whether each version is sent to all nodes at once, not only to those with readers.
+        device_memory: Whether tensors of GPUs stay in the memory of these, for readers of one node.
         unique: A text that no other weights have, also of the same name.
     """
 
@@ -51,11 +52,13 @@ class WeightsSettings(ChannelSettings):
     version_bytes: int | None = None
     home: int | None = 0
     push: bool = False
+    device_memory: bool = False
     unique: str = ""
 
     def differing(self, wanted: ChannelSettings) -> list[str]:
         """Describe each argument that differs from those of wanted weights."""
         pairs = {"keep": "keep", "version_bytes": "max_bytes", "push": "push"}
+        pairs["device_memory"] = "device_memory"
         return [
             f"{shown}={getattr(self, name)!r} (asked for: {getattr(wanted, name, None)!r})"
             for name, shown in pairs.items()
@@ -103,7 +106,7 @@ class WeightsWorker(ChannelWorker):
             Store.create(self._session.token, settings.keep, settings.version_bytes, least)
         shown = settings.name.removeprefix(PREFIX)
         self._store = Store.of(self._session.token, f"the weights {shown!r}", lambda: None)
-        if settings.num_actors > 1:
+        if settings.num_actors > 1 and not settings.device_memory:
             self._weights, self._index = settings, int(name.rpartition(":")[2])
             self._store.follows = True
             if home_of(settings) == self._index:

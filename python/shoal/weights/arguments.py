@@ -3,11 +3,24 @@
 import sys
 from typing import Any
 
-from shoal.errors import ShoalValueError
+from shoal.context import describe_self
+from shoal.errors import ChannelError, ShoalValueError, WeightsError, WeightsExistsError
+from shoal.weights.actor import PREFIX, WeightsSettings
 from shoal.weights.part_names import VersionPart
 from shoal.weights.version import MOST_IN_EPOCH, Version
 
-__all__ = ["check_name", "checked_delta", "checked_dtype", "checked_part", "checked_version"]
+__all__ = [
+    "check_device_memory",
+    "check_name",
+    "check_node",
+    "check_whole",
+    "checked_delta",
+    "checked_dtype",
+    "checked_part",
+    "checked_settings",
+    "checked_version",
+    "worded",
+]
 
 
 def check_name(name: Any) -> None:
@@ -19,6 +32,29 @@ def check_name(name: Any) -> None:
     if type(name) is not str or not name or ":" in name:
         raise ShoalValueError(
             f"weights name {name!r}: expected a text that is not empty and has no ':'"
+        )
+
+
+def check_device_memory(name: str, device_memory: Any, *, push: bool, is_placed: bool) -> None:
+    """Check the `device_memory` of weights.
+
+    Args:
+        name: Their name.
+        device_memory: The argument.
+        push: Whether versions are sent to all nodes.
+        is_placed: Whether the node on which they are published is known.
+
+    Raises:
+        ShoalValueError: It is not valid, or does not go with the other arguments.
+    """
+    if type(device_memory) is not bool:
+        raise ShoalValueError(
+            f"weights {name!r}: device_memory={device_memory!r}: expected True or False"
+        )
+    if device_memory and (push or not is_placed):
+        raise ShoalValueError(
+            f"weights {name!r}: device_memory=True: memory of a GPU is read on its own node: expected "
+            "push=False, and node_rank= in a job of several nodes"
         )
 
 
@@ -92,3 +128,49 @@ def checked_dtype(dtype: Any) -> Any:
     raise ShoalValueError(
         f"publish: dtype={dtype!r}: expected a floating-point dtype of torch, or None"
     )
+
+
+def check_whole(name: str, delta: Any, part: VersionPart | None) -> None:
+    """Check that a publish of weights in the memory of GPUs is one of a whole version.
+
+    Raises:
+        ShoalValueError: It is not.
+    """
+    if delta or part is not None:
+        raise ShoalValueError(
+            f"publish: the weights {name!r} have device_memory=True: expected neither delta= nor part="
+        )
+
+
+def check_node(settings: WeightsSettings, name: str, index: int) -> None:
+    """Check that a process may use the weights on the node of an actor.
+
+    Raises:
+        WeightsError: They are in the memory of the GPUs of another node.
+    """
+    if settings.device_memory and index != settings.home:
+        raise WeightsError(
+            f"{describe_self()}: the weights {name!r} have device_memory=True: only workers of node "
+            f"{settings.home} can use them; create them without it for readers on other nodes"
+        )
+
+
+def checked_settings(settings: Any, name: str) -> WeightsSettings:
+    """Return what was found under a name of weights.
+
+    Raises:
+        WeightsExistsError: It is a channel.
+    """
+    if not isinstance(settings, WeightsSettings):
+        raise WeightsExistsError(
+            f"{describe_self()}: {settings.name!r} is the name of a channel, and the weights {name!r} "
+            "need it; choose another name"
+        )
+    return settings
+
+
+def worded(error: ChannelError, name: str) -> str:
+    """Return the text of an error about the channel of weights, as one about the weights."""
+    text = str(error).replace(f"the channel {PREFIX + name!r}", f"the weights {name!r}")
+    text = text.replace(f"no channel {PREFIX + name!r}", f"no weights {name!r}")
+    return text.replace("Channel.", "Weights.")

@@ -5,7 +5,7 @@ import pickle
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ __all__ = [
     "Entries",
     "Frame",
     "Leaf",
+    "OnDevice",
     "Value",
     "read",
     "read_file",
@@ -200,8 +201,17 @@ def _parsed(body: bytes | memoryview, next_bytes: Callable[[int], bytes]) -> Des
         raise WeightsCorruptError(f"the description of a version is damaged: {error}") from error
 
 
-def view(leaf: Leaf, name: str, block: memoryview, storages: dict[int, Any]) -> Any:
-    """Return a tensor or an array on the memory of a version's file.
+class OnDevice(Protocol):
+    """The memory of a block in a buffer of a GPU."""
+
+    def __len__(self) -> int: ...
+
+    def tensor(self) -> "torch.Tensor":
+        """Return the bytes as a tensor."""
+
+
+def view(leaf: Leaf, name: str, block: memoryview | OnDevice, storages: dict[int, Any]) -> Any:
+    """Return a tensor or an array on the memory of a version.
 
     Args:
         leaf: What to return.
@@ -213,7 +223,7 @@ def view(leaf: Leaf, name: str, block: memoryview, storages: dict[int, Any]) -> 
         DependencyError: Its package is not installed.
     """
     if leaf.kind == "numpy":
-        return _numpy_view(leaf, block)
+        return _numpy_view(leaf, cast(memoryview, block))
     try:
         return _torch_view(leaf, block, storages)
     except ModuleNotFoundError as error:
@@ -225,19 +235,23 @@ def view(leaf: Leaf, name: str, block: memoryview, storages: dict[int, Any]) -> 
         ) from None
 
 
-def _torch_view(leaf: Leaf, block: memoryview, storages: dict[int, Any]) -> "torch.Tensor":
+def _torch_view(
+    leaf: Leaf, block: memoryview | OnDevice, storages: dict[int, Any]
+) -> "torch.Tensor":
     import torch
 
     dtype = getattr(torch, leaf.dtype)
     if not len(block) and 0 not in leaf.shape:
         raise WeightsCorruptError(f"a block of {leaf} is empty")
-    if not len(block):
-        return torch.empty(leaf.shape, dtype=dtype)
     storage = storages.get(leaf.block)
-    if storage is None:
+    if storage is None and not isinstance(block, memoryview):
+        storage = storages.setdefault(leaf.block, block.tensor().untyped_storage())
+    elif storage is None:
+        if not len(block):
+            return torch.empty(leaf.shape, dtype=dtype)
         found = torch.frombuffer(block, dtype=torch.uint8).untyped_storage()
         storage = storages.setdefault(leaf.block, found)
-    tensor = torch.empty(0, dtype=dtype)
+    tensor = torch.empty(0, dtype=dtype, device=storage.device)
     return tensor.set_(storage, leaf.offset // tensor.element_size(), leaf.shape, leaf.strides)
 
 

@@ -66,6 +66,7 @@ from shoal.shm.shared_files import sweep
 from shoal.shm.shared_files.pool import is_locked, lock_and_map
 from shoal.weights.control import ControlPage, publisher_lock
 from shoal.weights.description import Description, read, read_file
+from shoal.weights.device_memory import open_devices, owner_of
 from shoal.weights.holders import holders, record, sweep_records
 from shoal.weights.part_names import sweep_parts
 from shoal.weights.snapshot import Snapshot
@@ -133,6 +134,8 @@ class VersionFolder:
         Raises:
             ShoalTimeoutError: There was none in time.
             WeightsClosed: The weights were closed.
+            WeightsError: It is in the memory of a GPU that this process cannot read.
+            PeerLostError: It was in the memory of a GPU, and its publisher has died.
         """
         control = self.control
 
@@ -153,6 +156,7 @@ class VersionFolder:
         if packed >= needed(control.announced):
             snapshot = None if self._seen is None else self._seen()
             if snapshot is not None and snapshot.version.packed() == packed:
+                snapshot.check()
                 return snapshot
         wait = None
         while True:
@@ -200,7 +204,8 @@ class VersionFolder:
             memories = [self._mapped(path)]
             # The name exists, now that the file is locked: otherwise it may be written again.
             description = read_file(path)
-            memories += [self._mapped_part(part) for part in description.files[1:]]
+            parts = [part for part in description.files if part.file >= 0]
+            memories += [self._mapped_part(part) for part in parts[1:]]
             # Last, and it must succeed: it proves that the name existed when the locks were taken.
             path.stat()
         except (FileNotFoundError, BlockingIOError):
@@ -212,9 +217,11 @@ class VersionFolder:
             if error.errno == errno.ENOMEM:
                 raise WeightsMemoryError(f"no room to map {path}: {error}") from None
             raise
-        for part, memory in zip(description.files, memories, strict=True):
+        for part, memory in zip(parts, memories, strict=True):
             record(self.folder, part.version, memory)
-        return Snapshot(version, description, memories)
+        owner = owner_of(description)
+        devices = [] if owner is None else open_devices(owner, version, self.name, memories[0])
+        return Snapshot(version, description, [*memories, *devices])
 
     def _mapped(self, path: Path) -> memoryview:
         keep = self.control.keeps_descriptors

@@ -33,9 +33,19 @@ from shoal.weights.version import FilePart
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Blocks", "Mark", "Piece", "Placement", "StateLayout", "flattened", "keys_of"]
+__all__ = [
+    "ALIGNMENT",
+    "Blocks",
+    "Mark",
+    "Piece",
+    "Placement",
+    "StateLayout",
+    "flattened",
+    "keys_of",
+]
 
-_ALIGNMENT = 64
+ALIGNMENT = 64
+"""Blocks begin at multiples of this."""
 
 _VALUE_BYTES = 2**20
 """Maximum number of bytes of a value that is neither a tensor nor an array."""
@@ -52,11 +62,13 @@ class Piece(NamedTuple):
         source: A contiguous buffer with its bytes, or the function that copies them.
         marks: For each of its tensors of torch what changes when it is written to; None if there is
             another one.
+        device: The device that has it; an empty text for the CPU.
     """
 
     size: int
     source: Any
     marks: tuple[Any, ...] | None
+    device: str = ""
 
 
 class _Source(NamedTuple):
@@ -220,7 +232,8 @@ class StateLayout:
         if all(source.kind == "torch" for source in group):
             found_marks = tuple(source.mark() for source in group)
             marks = None if None in found_marks else found_marks
-        self.pieces.append(Piece(size, copied, marks))
+        device = "" if only.device == "cpu" else only.device
+        self.pieces.append(Piece(size, copied, marks, device))
 
     def _cast_of(self, group: list[_Source]) -> "torch.dtype | None":
         """Return the dtype to cast a group to; None if it keeps its own.
@@ -317,7 +330,7 @@ def keys_of(description: Description) -> list[tuple[Any, ...]]:
 
 
 def _aligned(offset: int) -> int:
-    return -(-offset // _ALIGNMENT) * _ALIGNMENT
+    return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
 def flattened(state: Any, operation: str, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -219,7 +219,7 @@ def _is_same_tensor(ours: Any, theirs: "torch.Tensor") -> bool:
 
 def _is_same_array(ours: Any, theirs: Any) -> bool:
     if hasattr(ours, "data_ptr"):
-        ours = ours.numpy()
+        ours = ours.cpu().numpy()
     if not isinstance(ours, np.ndarray) or ours.shape != theirs.shape:
         return False
     if theirs.dtype.hasobject:
@@ -242,7 +242,8 @@ def _copy(source: Any, part: Any, target: Any, name: str) -> None:
         with torch.no_grad():
             part.copy_(torch.as_tensor(source.copy()) if isinstance(source, np.ndarray) else source)
     elif isinstance(part, np.ndarray):
-        np.copyto(part, source, casting="same_kind")
+        values = source.cpu() if hasattr(source, "cpu") else source  # it may be on a GPU
+        np.copyto(part, values, casting="same_kind")
     else:
         *above, last = name.split(".")
         holder = target

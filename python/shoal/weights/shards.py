@@ -1,5 +1,6 @@
 """Local shards of distributed tensors, which several processes write into one block."""
 
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -17,6 +18,9 @@ __all__ = ["LocalShard", "ShardFile", "Shards", "is_distributed", "local_shard",
 
 _ALIGNMENT = 64
 
+_Run = tuple[int, int]
+"""Elements in a row, in one dimension of a whole tensor: the first, and how many."""
+
 
 class LocalShard(NamedTuple):
     """The part of a distributed tensor that this process has.
@@ -29,6 +33,8 @@ class LocalShard(NamedTuple):
         starts: Where the local tensor begins in the whole one, in each dimension.
         writes: Whether this process publishes it: of replicas one does.
         mesh: The ranks of its mesh, which all publish it.
+        runs: Where the local tensor lies in the whole one, in each dimension, if it is several
+            parts of it.
     """
 
     name: str
@@ -38,6 +44,17 @@ class LocalShard(NamedTuple):
     starts: tuple[int, ...]
     writes: bool
     mesh: tuple[int, ...]
+    runs: tuple[tuple[_Run, ...], ...] = ()
+
+    def parts(self) -> "Iterator[LocalShard]":
+        """Yield a shard for each part of the whole tensor that the local one is."""
+        if not self.runs:
+            yield self
+            return
+        for place in itertools.product(*map(_with_offsets, self.runs)):
+            starts = tuple(start for start, _, _ in place)
+            here = tuple(slice(at, at + count) for _, count, at in place)
+            yield self._replace(local=self.local[here], starts=starts, runs=())
 
 
 def is_distributed(value: Any) -> bool:
@@ -55,38 +72,104 @@ def local_shard(name: str, tensor: Any, dtype: "torch.dtype | None") -> LocalSha
         dtype: A dtype to cast it to if it has floating point; None for its own.
 
     Raises:
-        ShoalValueError: Its placements are not `Shard` and `Replicate`.
+        ShoalValueError: It has a placement that is none of `Shard`, `Replicate` and the
+            `_StridedShard` of FSDP2, or it is divided in another way than these say.
     """
-    from torch.distributed.tensor import Replicate, Shard
-
     mesh, placements = tensor.device_mesh, tensor.placements
     coordinate = mesh.get_coordinate()
     local = tensor.to_local().detach()
-    starts, sizes, writes = [0] * tensor.dim(), list(tensor.shape), coordinate is not None
-    for axis, placement in enumerate(placements):
-        if coordinate is None:  # this process is not in the mesh
-            sizes = list(local.shape)
-        elif type(placement) is Replicate:
-            writes = writes and coordinate[axis] == 0
-        elif type(placement) is Shard:
+    runs, writes = [[(0, length)] for length in tensor.shape], coordinate is not None
+    if coordinate is None:  # this process is not in the mesh
+        runs = [[(0, length)] for length in local.shape]
+    for axis in () if coordinate is None else _axes(tensor):
+        placement, rank = placements[axis], coordinate[axis]
+        kind = type(placement).__name__
+        if kind == "Replicate":
+            writes = writes and rank == 0
+        elif kind in {"Shard", "_StridedShard"}:
             at = placement.dim
-            # As `torch.chunk` divides: the first parts have the same size, the last may have less.
-            step = -(-sizes[at] // mesh.size(axis))
-            first = min(sizes[at], step * coordinate[axis])
-            starts[at] += first
-            sizes[at] = min(sizes[at] - first, step)
+            runs[at] = _divided(name, runs[at], placement, mesh.size(axis), rank)
         else:
             raise ShoalValueError(
                 f"publish: {name!r} has the placement {placement}: expected Shard or Replicate"
             )
-    if tuple(local.shape) != tuple(sizes):
+    sizes = tuple(_length(of_dimension) for of_dimension in runs)
+    if tuple(local.shape) != sizes:
         raise ShoalValueError(
             f"publish: {name!r} has the local shape {tuple(local.shape)}, and its placements "
-            f"{placements} give {tuple(sizes)}: expected a tensor that is divided as torch.chunk does"
+            f"{placements} give {sizes}: expected a tensor that is divided as torch.chunk does"
         )
     cast = dtype if dtype is not None and local.is_floating_point() else local.dtype
     ranks = tuple(mesh.mesh.flatten().tolist())
-    return LocalShard(name, local, cast, tuple(tensor.shape), tuple(starts), writes, ranks)
+    starts = tuple(of_dimension[0][0] if of_dimension else 0 for of_dimension in runs)
+    several = tuple(map(tuple, runs)) if any(len(one) > 1 for one in runs) else ()
+    return LocalShard(name, local, cast, tuple(tensor.shape), starts, writes, ranks, several)
+
+
+def _axes(tensor: Any) -> list[int]:
+    """Return the dimensions of the mesh in the order in which they divide the tensor."""
+    # Newer versions of torch may give another order than that of the mesh.
+    order = getattr(tensor._spec, "shard_order", None) or ()  # noqa: SLF001  (torch has no other name for it)
+    first = [axis for entry in order for axis in entry.mesh_dims]
+    return first + [axis for axis in range(len(tensor.placements)) if axis not in first]
+
+
+def _divided(name: str, runs: list[_Run], placement: Any, parts: int, rank: int) -> list[_Run]:
+    """Return what a placement leaves of a dimension to the process of a rank.
+
+    Raises:
+        ShoalValueError: The installed torch divides it in another way.
+    """
+    length, factor = _length(runs), getattr(placement, "split_factor", 1)
+    kept = []
+    # FSDP2 divides each of the parts that tensor parallelism, whose placement follows, has made.
+    for start, count in (_chunk(length, factor, number) for number in range(factor)):
+        first, size = _chunk(count, parts, rank)
+        kept.append((start + first, size))
+    if factor > 1 and length % (factor * parts):
+        import torch
+
+        whole = torch.arange(length).view([1] * placement.dim + [length])
+        theirs, _ = placement._split_tensor(whole, parts, with_padding=False, contiguous=False)  # noqa: SLF001  (as above)
+        ours = [number for start, count in kept for number in range(start, start + count)]
+        if theirs[rank].flatten().tolist() != ours:
+            raise ShoalValueError(
+                f"publish: {name!r} has the placement {placement}, and {length} elements in this "
+                f"dimension, which torch {torch.__version__} divides in another way than FSDP2: "
+                "expected a length that divides evenly, or a newer torch"
+            )
+    found: list[_Run] = []
+    for start, count in itertools.chain.from_iterable(_cut(runs, *one) for one in kept):
+        if found and sum(found[-1]) == start:
+            found[-1] = found[-1][0], found[-1][1] + count
+        else:
+            found.append((start, count))
+    return found
+
+
+def _chunk(length: int, parts: int, number: int) -> _Run:
+    """Divide as `torch.chunk` does: the first parts have one size, the last may have less."""
+    step = -(-length // parts)
+    first = min(length, step * number)
+    return first, min(length - first, step)
+
+
+def _cut(runs: list[_Run], start: int, count: int) -> Iterator[_Run]:
+    """Yield the elements of runs, one after the other, from one on."""
+    for first, length, at in _with_offsets(runs):
+        low, high = max(start, at), min(start + count, at + length)
+        if low < high:
+            yield first + low - at, high - low
+
+
+def _length(runs: Sequence[_Run]) -> int:
+    return sum(count for _, count in runs)
+
+
+def _with_offsets(runs: Sequence[_Run]) -> list[tuple[int, int, int]]:
+    """Return runs with the number of elements before each of them."""
+    ends = itertools.accumulate((count for _, count in runs), initial=0)
+    return [(first, count, at) for (first, count), at in zip(runs, ends, strict=False)]
 
 
 def shard_files(shards: Sequence[LocalShard]) -> "list[ShardFile]":
@@ -154,10 +237,10 @@ class ShardFile:
         return {shard.name: shard.local.numel() if shard.writes else 0 for shard in self._shards}
 
     def written(self) -> "Iterator[tuple[LocalShard, int, int]]":
-        """Yield each shard that this process writes, and the start and the size of its block."""
+        """Yield what this process writes, and the start and the size of its block."""
         for shard, (start, size) in zip(self._shards, self.blocks, strict=True):
             if shard.writes and shard.local.numel():
-                yield shard, start, size
+                yield from ((part, start, size) for part in shard.parts())
 
     def write(self, memory: memoryview) -> None:
         """Copy the shards of this process."""

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shoal.errors import ShoalValueError, WeightsCorruptError
-from shoal.weights.description import Description, Leaf, view
+from shoal.weights.description import Description, Leaf, OnDevice, view
+from shoal.weights.device_memory import Devices, owner_of
 from shoal.weights.hashing import digests_of
 from shoal.weights.loading import LoadReport, differing, load
 from shoal.weights.version import Version
@@ -30,17 +31,22 @@ class Snapshot(Mapping[str, Any]):
     """
 
     def __init__(
-        self, version: Version, description: Description, memories: Sequence[memoryview]
+        self,
+        version: Version,
+        description: Description,
+        memories: Sequence[memoryview | Devices],
     ) -> None:
         self.version = version
         self.nbytes = sum(block.size for block in description.blocks)
         self.description = description
         self._entries = description.entries
         self._memories = memories
+        self._owner = owner_of(description)
         self._views: dict[str, Any] = {}
         self._storages: dict[int, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
+        self.check()
         found = self._views.get(name)
         if found is not None:
             return found
@@ -52,7 +58,23 @@ class Snapshot(Mapping[str, Any]):
             return self._views.setdefault(name, found)
         return entry.load()
 
-    def block(self, number: int) -> memoryview:
+    def check(self) -> None:
+        """Raise if the memory of the version has gone.
+
+        Raises:
+            PeerLostError: It was that of a GPU, and the publisher has died.
+        """
+        if self._owner is not None:
+            self._owner.check(self.version)
+
+    def _check_read(self) -> None:
+        """Raise if the memory has gone while it was read."""
+        for memory in self._memories:
+            if isinstance(memory, Devices):
+                memory.synchronize()
+        self.check()
+
+    def block(self, number: int) -> memoryview | OnDevice:
         """Return the memory of a block of the description."""
         file, start, size = self.description.blocks[number]
         return self._memories[file][start : start + size]
@@ -88,8 +110,12 @@ class Snapshot(Mapping[str, Any]):
 
         Raises:
             ShoalValueError: The target does not fit.
+            PeerLostError: The version is in the memory of a GPU, and its publisher has died; what the
+                target has now is not that version.
         """
-        return load(self, target, strict=strict)
+        report = load(self, target, strict=strict)
+        self._check_read()
+        return report
 
     def verify(self) -> None:
         """Compare the bytes in memory with the hashes that were made when they were published.
@@ -97,8 +123,12 @@ class Snapshot(Mapping[str, Any]):
         Raises:
             WeightsCorruptError: Bytes differ; the text names the tensors and the version. A write of
                 this process to a tensor of the snapshot counts too.
-            ShoalValueError: The version was published without hashes.
+            ShoalValueError: The version was published without hashes, or is in the memory of a GPU.
         """
+        if self._owner is not None:
+            raise ShoalValueError(
+                f"verify: version {self.version} is in the memory of a GPU, where no hashes are made"
+            )
         promised = {
             number: digest
             for number, digest in enumerate(self.description.digests)
@@ -130,7 +160,9 @@ class Snapshot(Mapping[str, Any]):
         Args:
             target: A `torch.nn.Module`, or a dict that may be nested.
         """
-        return differing(self, target)
+        found = differing(self, target)
+        self._check_read()
+        return found
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries

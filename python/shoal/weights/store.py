@@ -5,7 +5,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from shoal.process import Origin
 from shoal.shm.shared_files.mapping import copy_into
 from shoal.shm.shared_files.pool import NoRoomError, PayloadFile, Pool
 from shoal.weights.control import ControlPage
+from shoal.weights.device_memory import copy_to_devices, keep_devices, release_devices
 from shoal.weights.folder import VersionFolder
 from shoal.weights.hashing import copy_hashed, digests_of
 from shoal.weights.layout import Blocks, Mark, Placement, StateLayout, keys_of
@@ -148,6 +149,7 @@ class Store(VersionFolder):
         *,
         delta: Delta = False,
         checksum: bool = True,
+        on_device: bool = False,
     ) -> Version:
         """Publish a state.
 
@@ -157,6 +159,7 @@ class Store(VersionFolder):
             deadline: When to stop waiting for another publisher.
             delta: As for `Weights.publish`.
             checksum: Whether to make the digests of blocks.
+            on_device: Whether the blocks of GPUs stay in the memory of these; without a delta.
 
         Raises:
             ShoalValueError: The number is not greater than the last, or the base of the delta is not
@@ -178,12 +181,19 @@ class Store(VersionFolder):
             newest = self.newest_there()
             version = self._next(newest, number)
             shared, digests = self._shared(layout, newest, delta)
-            placement = Placement(layout, FilePart(*version), shared)
             self.retire(self.control.keep - 1, newest)
+            notes: dict[str, Any] = {}
+            memories: Sequence[Any] = ()
+            if on_device:
+                release_devices()
+                shared, notes, memories = copy_to_devices(layout, version, self.name)
+            placement = Placement(layout, FilePart(*version), shared, notes)
             file = self.take_file(placement.frame.nbytes)
             try:
                 write_file(file, layout, placement, digests, checksum=checksum)
-                os.link(file.path, self.path_of("v", version))
+                paths = self.path_of("v", version), self.path_of("r", version)
+                with keep_devices(file.path, paths, memories):
+                    os.link(file.path, paths[0])
             finally:
                 self.put_back(file)
             self.epoch = version.epoch
@@ -372,7 +382,7 @@ def write_file(
     def copy(memory: memoryview) -> None:
         parts, others = [], []
         for number, start in placement.copied:
-            size, source, _ = layout.pieces[number]
+            size, source = layout.pieces[number][:2]
             target = memory[start : start + size]
             if callable(source):
                 source(target)

@@ -7,7 +7,7 @@ gives the version the number that it has where it was published.
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -116,7 +116,7 @@ def send(snapshot: Snapshot, held: Collection[bytes]) -> Iterator[Head | list[By
     sizes = tuple(block.size for block in description.blocks)
     yield Head(snapshot.version, description.entries, sizes, description.digests, tuple(sent))
     yield from in_messages(
-        (number, np.frombuffer(snapshot.block(number), np.uint8))
+        (number, np.frombuffer(cast(memoryview, snapshot.block(number)), np.uint8))
         for number in sent
         if sizes[number]
     )

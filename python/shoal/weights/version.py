@@ -34,7 +34,10 @@ class Version(NamedTuple):
 
 
 class FilePart(NamedTuple):
-    """A file of a version: the version, and 0 for its own file, or the number of a further one."""
+    """A file of a version: the version, and 0 for its own file, or the number of a further one.
+
+    Negative numbers are buffers in the memory of GPUs.
+    """
 
     epoch: int
     number: int

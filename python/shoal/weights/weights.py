@@ -34,11 +34,16 @@ from shoal.queues.wait import JOB_HAS_ENDED
 from shoal.reused_threads import run_in_thread
 from shoal.weights.actor import PREFIX, WeightsSettings, WeightsWorker, home_of
 from shoal.weights.arguments import (
+    check_device_memory,
     check_name,
+    check_node,
+    check_whole,
     checked_delta,
     checked_dtype,
     checked_part,
+    checked_settings,
     checked_version,
+    worded,
 )
 from shoal.weights.layout import StateLayout
 from shoal.weights.parts import publish_part
@@ -65,7 +70,7 @@ _TRANSFER_BYTES = 2**27
 """Maximum number of bytes of the messages that wait for one node."""
 
 _TRANSFER_S = 60.0
-"""Maximum seconds for which `diff` waits for the newest version to come to this node."""
+"""Default of the seconds for which `diff` waits for the newest version to come to this node."""
 
 
 class Weights:
@@ -105,6 +110,7 @@ class Weights:
         max_bytes: int | None = None,
         node_rank: int | None = None,
         push: bool = False,
+        device_memory: bool = False,
         timeout: float | None = None,
     ) -> Self:
         """Create weights, or connect to those of this name if they are the same.
@@ -119,6 +125,9 @@ class Weights:
                 that publishes the first. They are read on all nodes.
             push: Whether each version is sent to every node as soon as it is published; otherwise
                 only to nodes that have readers.
+            device_memory: Whether tensors of CUDA devices stay in the memory of these, where readers
+                of the node find them, who have to see the same devices. A version ends with its
+                publisher then. In a job of several nodes this needs `node_rank`.
             timeout: Maximum seconds of the start; None for the default.
 
         Raises:
@@ -136,6 +145,7 @@ class Weights:
             raise ShoalValueError(
                 f"weights {name!r}: node_rank={node_rank!r}: expected a node, 0 to {nodes - 1}"
             )
+        check_device_memory(name, device_memory, push=push, is_placed=home is not None)
         settings = WeightsSettings(
             PREFIX + name,
             maxsize=_MESSAGES,
@@ -144,6 +154,7 @@ class Weights:
             version_bytes=max_bytes,
             home=home,
             push=push,
+            device_memory=device_memory,
             unique=secrets.token_hex(8),
         )
         try:
@@ -155,8 +166,8 @@ class Weights:
                 worker_cls=WeightsWorker,
             )
         except ChannelExistsError as error:
-            raise WeightsExistsError(_worded(error, name)) from None
-        weights = cls(_checked(found, name), routes)
+            raise WeightsExistsError(worded(error, name)) from None
+        weights = cls(checked_settings(found, name), routes)
         if node_rank is not None and node_rank != weights.node_rank:
             raise WeightsExistsError(
                 f"{describe_self()}: the weights {name!r} exists, with node_rank={weights.node_rank} (asked "
@@ -179,8 +190,8 @@ class Weights:
         try:
             found, routes = connect(PREFIX + name, None if timeout is None else Deadline(timeout))
         except (ChannelNotFoundError, ChannelClosed) as error:
-            raise WeightsNotFoundError(_worded(error, name)) from None
-        return cls(_checked(found, name), routes)
+            raise WeightsNotFoundError(worded(error, name)) from None
+        return cls(checked_settings(found, name), routes)
 
     @property
     def name(self) -> str:
@@ -270,7 +281,8 @@ class Weights:
             ShoalValueError: A part of the state cannot be published, or the number is too small.
             WeightsClosed: The weights were closed, or their job has ended.
             WeightsMemoryError: There is no room for the version; nothing was written.
-            WeightsError: This is another node than that of the versions, and no part is given.
+            WeightsError: This process cannot share memory of its GPU, as `device_memory` asks for; or
+                this is another node than that of the versions, and no part is given.
             PeerLostError: The node to which a part is sent was lost.
             ShoalTimeoutError: Another process published until the deadline, or another part did not
                 come; the text names it.
@@ -281,6 +293,9 @@ class Weights:
             state = state.state_dict()
         delta = checked_delta(delta)
         which = checked_part(part, version, delta)
+        on_device = self._settings.device_memory
+        if on_device:
+            check_whole(self.name, delta, which)
         layout = StateLayout(state, checked_dtype(dtype), is_part=which is not None)
         home = self._claim(store, is_part=which is not None) if store.follows else None
         future: concurrent.futures.Future[Version] = concurrent.futures.Future()
@@ -306,7 +321,9 @@ class Weights:
                 return send_part(store, home, layout, which, deadline, checksum=checksum)
             if which is not None:
                 return publish_part(store, layout, which, deadline, checksum=checksum)
-            return store.publish(layout, version, deadline, delta=delta, checksum=checksum)
+            return store.publish(
+                layout, version, deadline, delta=delta, checksum=checksum, on_device=on_device
+            )
 
         def work() -> None:
             fulfil(future, publish)
@@ -446,17 +463,24 @@ class Weights:
         run_in_thread(work)
         return AsyncChannelWork(future, f"{wanted} of {store.name}", takes=True)
 
-    def diff(self, target: Any) -> tuple[str, ...]:
+    def diff(self, target: Any, timeout: float | None = None) -> tuple[str, ...]:
         """Return the names whose values in a module or a dict are not those of the newest version.
 
         Args:
             target: A `torch.nn.Module`, or a dict that may be nested.
+            timeout: Maximum seconds to wait for the version; None for 60 s while it is on its way to
+                this node, and else not to wait.
 
         Raises:
-            ShoalTimeoutError: There is no version.
+            ShoalTimeoutError: There is no version, or it did not come in time.
+            WeightsClosed: The weights were closed, or their job has ended.
         """
-        timeout = _TRANSFER_S if self._opened().follows else 0
-        return self.latest(timeout=timeout).diff(target)
+        store, wanted = self._opened(), "a version"
+        if store.follows:
+            home = self.node_rank
+            wanted = "a first version" if home is None else f"a version from node {home}"
+        deadline = Deadline(timeout, default=_TRANSFER_S if store.follows else 0)
+        return store.latest(1, wanted, deadline).diff(target)
 
     def stats(self) -> WeightsStats:
         """Return which versions are in memory, and which process holds which since when."""
@@ -512,6 +536,7 @@ class Weights:
         if self._store is None:
             self._check_job()
             folder, index = self._folder()
+            check_node(self._settings, self.name, index)
             store = Store.of(folder, f"the weights {self.name!r}", self._check_job)
             store.follows = self._settings.num_actors > 1 and index != self._settings.home
             self._store, self._index = store, index
@@ -565,19 +590,3 @@ class Weights:
 
 def _restore(cls: type[Weights], settings: WeightsSettings, namespace: str) -> Weights:
     return cls(settings, routes_of(settings, namespace))
-
-
-def _checked(settings: Any, name: str) -> WeightsSettings:
-    if not isinstance(settings, WeightsSettings):
-        raise WeightsExistsError(
-            f"{describe_self()}: {settings.name!r} is the name of a channel, and the weights {name!r} "
-            "need it; choose another name"
-        )
-    return settings
-
-
-def _worded(error: ChannelError, name: str) -> str:
-    """Return the text of an error about the channel of weights, as one about the weights."""
-    text = str(error).replace(f"the channel {PREFIX + name!r}", f"the weights {name!r}")
-    text = text.replace(f"no channel {PREFIX + name!r}", f"no weights {name!r}")
-    return text.replace("Channel.", "Weights.")

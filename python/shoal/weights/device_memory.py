@@ -1,0 +1,407 @@
+"""Versions in the memory of GPUs, which the readers of the node map (CUDA IPC).
+
+The publisher copies the tensors of each GPU into one buffer of its own, and waits for the copy: a
+version is complete before it can be seen, so readers need not wait. The file of the version says which
+process has the buffers, and their handles. A reader locks that file as for any version, and keeps the
+lock until it has closed the buffers; so the publisher knows as `folder` does when nobody needs them.
+They end with their publisher: a snapshot whose publisher has ended refuses to be read.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from shoal.context import describe_self
+from shoal.errors import (
+    DependencyError,
+    PeerLostError,
+    ShoalValueError,
+    TransportError,
+    WeightsError,
+    WeightsMemoryError,
+)
+from shoal.fork import ChildStage, in_child
+from shoal.loop import submit
+from shoal.process import Origin, own_process
+from shoal.shm.shared_files.names import Key, is_dead, key_of
+from shoal.transport.torch.ipc import device_index, device_uuid
+from shoal.weights.cuda import CudaError, Gpu, refusal
+from shoal.weights.description import Description, Leaf
+from shoal.weights.layout import ALIGNMENT, StateLayout
+from shoal.weights.version import FilePart, Version
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "DeviceOwner",
+    "Devices",
+    "copy_to_devices",
+    "keep_devices",
+    "open_devices",
+    "owner_of",
+    "release_devices",
+]
+
+_NOTE = "devices"
+"""The note of a version's description that has a `DeviceOwner`."""
+
+_LOOK_S = 2.0
+"""Seconds between two looks whether readers have let go of versions."""
+
+
+class DeviceOwner(NamedTuple):
+    """The process that has the buffers of a version.
+
+    Attributes:
+        process: The process.
+        who: Its name.
+        buffers: The UUID of the GPU, the handle and the size of each buffer.
+    """
+
+    process: Key
+    who: str
+    buffers: tuple[tuple[str, bytes, int], ...]
+
+    def check(self, version: Version) -> None:
+        """Raise if the memory of a version has gone.
+
+        Raises:
+            PeerLostError: The process has ended.
+        """
+        if is_dead(self.process):
+            raise PeerLostError(
+                f"{describe_self()}: version {version} of weights was in the memory of a GPU of {self.who}, "
+                "which has ended: drop the snapshot, and wait for a newer version"
+            )
+
+
+class _Memory:
+    """A buffer in this process: one that it has allocated, or mapped."""
+
+    def __init__(
+        self, gpu: Gpu, address: int, nbytes: int, handle: bytes, end: Callable[[int], None]
+    ) -> None:
+        self.gpu, self.address, self.nbytes, self.handle = gpu, address, nbytes, handle
+        weakref.finalize(self, _end, Origin(), end, address).atexit = False  # the driver does it
+
+
+def _end(origin: Origin, end: Callable[[int], None], address: int) -> None:
+    if origin.is_here:
+        with contextlib.suppress(CudaError):  # the driver has ended
+            end(address)
+
+
+class DeviceBlock:
+    """A part of a buffer, as torch takes it; the tensors on it keep what it is given alive."""
+
+    def __init__(self, gpu: Gpu, address: int, size: int, keep: Any) -> None:
+        self._gpu, self._address, self._size, self._keep = gpu, address, size, keep
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        where = self._address, False  # torch knows no memory that cannot be written to
+        return {"shape": (self._size,), "typestr": "|u1", "data": where, "version": 3}
+
+    def tensor(self) -> "torch.Tensor":
+        """Return the bytes as a tensor."""
+        import torch
+
+        device = torch.device("cuda", self._gpu.index)
+        if not self._size:
+            return torch.empty(0, dtype=torch.uint8, device=device)
+        return torch.as_tensor(self, device=device)
+
+
+class Devices:
+    """A buffer that a snapshot has open, in the place of the memory of a file."""
+
+    def __init__(self, memory: _Memory, lock: memoryview) -> None:
+        self._gpu, self._address = memory.gpu, memory.address
+        self._held = _Held()
+        # Nothing else refers to the memory and the lock, so that the first ends before the second.
+        weakref.finalize(self._held, _let_go, Origin(), memory.gpu, [memory, lock]).atexit = False
+
+    def __getitem__(self, place: slice) -> DeviceBlock:
+        size = place.stop - place.start
+        return DeviceBlock(self._gpu, self._address + place.start, size, self._held)
+
+    def synchronize(self) -> None:
+        """Wait for all that this process has begun on the GPU."""
+        self._gpu.synchronize()
+
+
+class _Held:
+    """What the blocks of a buffer keep alive."""
+
+
+_never_let_go: list[Any] = []
+
+
+def _let_go(origin: Origin, gpu: Gpu, things: list[Any]) -> None:
+    """Close a buffer, and then give up the lock: what this process began may still read."""
+    if origin.is_here:
+        try:
+            gpu.synchronize()
+        except CudaError:
+            _never_let_go.append(things)
+            return
+    del things[0]
+    things.clear()
+
+
+# The publisher.
+
+
+class _Published(NamedTuple):
+    """A version of this process: the names that its file can have, the file, and its buffers."""
+
+    paths: tuple[Path, Path]
+    descriptor: int
+    memories: Sequence[_Memory]
+
+
+_own: "weakref.WeakValueDictionary[bytes, _Memory]" = weakref.WeakValueDictionary()
+_published: list[_Published] = []
+_free: list[_Memory] = []
+_looks = threading.Event()
+"""Set while a task looks whether buffers can be used again."""
+
+_lock = threading.RLock()
+
+
+def _forget() -> None:
+    global _lock  # noqa: PLW0603  (another thread of the parent may have held it)
+    _lock = threading.RLock()
+    for one in _published:
+        os.close(one.descriptor)
+    _published.clear()
+    _free.clear()
+    _looks.clear()
+    _own.clear()
+
+
+in_child(ChildStage.FORGET, _forget)
+
+
+Placed = tuple[dict[int, tuple[FilePart, int]], dict[str, Any], list[_Memory]]
+
+
+def copy_to_devices(layout: StateLayout, version: Version, name: str) -> Placed:
+    """Copy the blocks of a state that are on GPUs into buffers, and wait for the copies.
+
+    Args:
+        layout: The state.
+        version: The version.
+        name: The weights, for messages.
+
+    Returns:
+        The place of each block, the notes of the version's description, and the buffers.
+
+    Raises:
+        ShoalValueError: A tensor is on another device.
+        WeightsError: This process cannot share memory of its GPUs.
+        WeightsMemoryError: A GPU has no room.
+    """
+    devices = sorted({piece.device for piece in layout.pieces if piece.device})
+    if not devices:
+        return {}, {}, []
+    import torch
+
+    for number, piece in enumerate(layout.pieces):
+        if piece.device and torch.device(piece.device).type != "cuda":
+            (found, *_) = [
+                name
+                for name, entry in layout.entries.items()
+                if isinstance(entry, Leaf) and entry.block == number
+            ]
+            raise ShoalValueError(
+                f"publish: {found!r} is on {piece.device}: weights with device_memory=True take "
+                "tensors of CUDA devices and of the CPU"
+            )
+    why = refusal(torch)
+    if why is not None:
+        raise _cannot_share(name, why)
+    places: dict[int, tuple[FilePart, int]] = {}
+    memories = []
+    for number, device in enumerate(devices):
+        end = 0
+        for block, piece in enumerate(layout.pieces):
+            if piece.device == device:
+                places[block] = FilePart(*version, -1 - number), end
+                end = -(-(end + piece.size) // ALIGNMENT) * ALIGNMENT
+        memories.append(_taken(torch.device(device).index or 0, max(1, end), name))
+    with _lock:
+        _free.clear()  # of other sizes
+    for number, (part, start) in places.items():
+        piece = layout.pieces[number]
+        if piece.size:
+            memory = memories[-1 - part.file]
+            target = DeviceBlock(memory.gpu, memory.address + start, piece.size, memory)
+            piece.source(target.tensor())
+    for memory in memories:
+        torch.cuda.current_stream(memory.gpu.index).synchronize()
+    buffers = tuple((device_uuid(one.gpu.index), one.handle, one.nbytes) for one in memories)
+    owner = DeviceOwner(key_of(own_process()), describe_self(), buffers)
+    return places, {_NOTE: tuple(owner)}, memories
+
+
+def _cannot_share(name: str, why: str) -> WeightsError:
+    return WeightsError(
+        f"{describe_self()}: publish: {name} have device_memory=True, and this process cannot share memory "
+        f"of its GPU: {why}; create them without it, then versions go through the memory of the CPU"
+    )
+
+
+def _taken(index: int, nbytes: int, name: str) -> _Memory:
+    """Return a buffer that nobody reads."""
+    with _lock:
+        for memory in _free:
+            if (memory.gpu.index, memory.nbytes) == (index, nbytes):
+                _free.remove(memory)
+                return memory
+    try:
+        gpu = Gpu.of(index)
+    except CudaError as error:
+        raise _cannot_share(name, str(error)) from None
+    try:
+        address, handle = _allocated(gpu, nbytes)
+    except CudaError as error:
+        if not error.is_out_of_memory:
+            raise _cannot_share(name, str(error)) from None
+        raise WeightsMemoryError(
+            f"{describe_self()}: publish: no room for a version of {name} in the memory of cuda:{index}: "
+            f"it needs {nbytes:,} bytes, and {gpu.room():,} are free. Let readers drop old snapshots, use "
+            "a smaller keep=, or create the weights without device_memory="
+        ) from None
+    memory = _Memory(gpu, address, nbytes, handle, gpu.free)
+    _own[handle] = memory
+    return memory
+
+
+def _allocated(gpu: Gpu, nbytes: int) -> tuple[int, bytes]:
+    try:
+        return gpu.allocate(nbytes)
+    except CudaError as error:
+        if not error.is_out_of_memory:
+            raise
+    with _lock:
+        _free.clear()
+    import torch
+
+    torch.cuda.empty_cache()
+    return gpu.allocate(nbytes)
+
+
+@contextlib.contextmanager
+def keep_devices(
+    file: Path, paths: tuple[Path, Path], memories: Sequence[_Memory]
+) -> Iterator[None]:
+    """Keep the buffers of a version that becomes visible, as long as anybody may read it.
+
+    Args:
+        file: The file of the version.
+        paths: The name that it gets now, and the name that it has once it is retired.
+        memories: The buffers.
+    """
+    with _lock:  # so that nobody looks before the file has its name
+        if memories:
+            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            _published.append(_Published(paths, descriptor, memories))
+            if not _looks.is_set():
+                _looks.set()
+                submit(_look_around())
+        yield
+
+
+async def _look_around() -> None:
+    while _looks.is_set():
+        await asyncio.sleep(_LOOK_S)  # nothing tells when a reader lets go
+        with _lock:
+            release_devices()
+            if not _published:
+                _free.clear()
+                _looks.clear()
+
+
+def release_devices() -> None:
+    """Let buffers that nobody can read be used again."""
+    with _lock:
+        for one in list(_published):
+            # In this order, as a file is renamed from the first name to the second.
+            if any(path.exists() for path in one.paths):
+                continue
+            # Who removed the names knew that nobody reads, unless the folder went with its job.
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(one.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(one.descriptor, fcntl.LOCK_UN)
+                os.close(one.descriptor)
+                _published.remove(one)
+                _free.extend(one.memories)
+
+
+# Readers.
+
+
+def owner_of(description: Description) -> DeviceOwner | None:
+    """Return the process that has the buffers of a version; None if it has none."""
+    found = description.notes.get(_NOTE)
+    return None if found is None else DeviceOwner(*found)
+
+
+def open_devices(
+    owner: DeviceOwner, version: Version, name: str, lock: memoryview
+) -> Sequence[Devices]:
+    """Map the buffers of a version.
+
+    Args:
+        owner: The process that has them.
+        version: The version.
+        name: The weights, for messages.
+        lock: The memory of the version's file, which holds its lock.
+
+    Raises:
+        DependencyError: torch is not installed.
+        PeerLostError: The process has ended.
+        WeightsError: This process cannot map them.
+    """
+    owner.check(version)
+    what = (
+        f"{describe_self()}: version {version} of {name} is in the memory of a GPU of {owner.who}, which "
+        "this process cannot read"
+    )
+    if owner.process[0] != key_of(own_process())[0]:
+        raise WeightsError(f"{what}: it would not see the end of a process of another container")
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise DependencyError(
+            f"{what}: torch is not installed here; run: pip install torch"
+        ) from None
+    why = refusal(torch)
+    if why is not None:
+        raise WeightsError(f"{what}: {why}")
+    try:
+        seen = [device_uuid(index) for index in range(torch.cuda.device_count())]
+        return [Devices(_opened(buffer, seen), lock) for buffer in owner.buffers]
+    except (CudaError, TransportError) as error:
+        owner.check(version)
+        raise WeightsError(f"{what}: {error}") from None
+
+
+def _opened(buffer: tuple[str, bytes, int], seen: list[str]) -> _Memory:
+    uuid, handle, nbytes = buffer
+    own = _own.get(handle)
+    if own is not None:  # a process cannot map what is its own
+        return own
+    gpu = Gpu.of(device_index(uuid, seen))
+    return _Memory(gpu, gpu.open(handle), nbytes, handle, gpu.close)
