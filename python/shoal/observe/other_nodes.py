@@ -40,12 +40,14 @@ class Question(NamedTuple):
         folder: The folder with the folders of the jobs, as on this node.
         until: When to give up, as `time.monotonic()`.
         timeout: The same in seconds, for sentences.
+        stacks: Whether the stacks of the processes are wanted, too.
     """
 
     jobs: Sequence[str]
     folder: str
     until: float
     timeout: float
+    stacks: bool
 
 
 @dataclass(frozen=True)
@@ -87,12 +89,15 @@ class OtherNodes:
         for program in programs.values():
             program.end()
 
-    def ask(self, jobs: Iterable[str], folder: Path) -> dict[str, NodeAnswer]:
+    def ask(
+        self, jobs: Iterable[str], folder: Path, *, stacks: bool = False
+    ) -> dict[str, NodeAnswer]:
         """Ask all nodes of jobs at once, this node included.
 
         Args:
             jobs: The names of the jobs.
             folder: The folder with the folders of the jobs, as on this node.
+            stacks: Whether the other nodes shall also take the stacks of the processes.
 
         Returns:
             The answers by the names of the jobs.
@@ -103,7 +108,7 @@ class OtherNodes:
         for address, names in by_ray.items():
             program = self._program(address, until)
             if program is not None:
-                program.ask(Question(names, str(folder), until, self._timeout))
+                program.ask(Question(names, str(folder), until, self._timeout, stacks))
         found: dict[str, NodeAnswer] = {}
         for address, names in by_ray.items():
             program = self._programs.get(address)
