@@ -1,7 +1,9 @@
 """Questions to the other nodes of a job: deadlines, and how states of several nodes are joined."""
 
 import math
+import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from shoal.state import (
     show_process,
     states_of,
 )
+from support.processes import until
 
 ANSWERS = """
     import pickle, sys
@@ -92,10 +95,35 @@ def test_a_ray_that_does_not_answer_is_named_and_left_alone(
     sentence = f"Ray at {address} does not answer{why}: only this node is shown"
     with OtherNodes(seconds) as nodes:
         assert nodes.ask([job], tmp_path) == {job: NodeAnswer(unseen=(sentence,))}
-        assert nodes._programs == {}
+        assert bool(nodes._programs) is ("sleep" in text)  # that one may still answer
         monkeypatch.setattr(subprocess, "Popen", None)  # no other program is started
         (again,) = nodes.ask([job], tmp_path)[job].unseen
         assert again.startswith(f"Ray at {address} does not answer")
+
+
+def test_a_ray_that_was_late_is_not_waited_for_until_its_answer_has_come(
+    address, program, tmp_path, monkeypatch
+):
+    go = tmp_path / "go"
+    program(
+        f"    import os, time\n    while not os.path.exists({str(go)!r}): time.sleep(0.01){ANSWERS}"
+    )
+    job, other = f"shoal@{address}", f"other@{address}"
+    with OtherNodes(0.1) as nodes:
+        assert "does not answer" in nodes.ask([job], tmp_path)[job].unseen[0]
+        nodes._timeout = 600  # longer than the test may take
+        monkeypatch.setattr(other_nodes, "_AGAIN_S", 1000)
+        assert "does not answer" in nodes.ask([job], tmp_path)[job].unseen[0]
+        go.touch()
+        until(lambda: nodes.ask([job, other], tmp_path)[job].unseen == (f"asked for {job}",))
+        found = nodes.ask([job, other], tmp_path)
+        assert found[other].unseen == (f"asked for {other}",)
+        nodes._timeout = 0.0
+        (program,) = nodes._programs.values()
+        monkeypatch.setattr(other_nodes, "_AGAIN_S", 0)
+        os.kill(program._process.pid, signal.SIGSTOP)
+        assert "does not answer" in nodes.ask([job], tmp_path)[job].unseen[0]
+        assert nodes._programs == {}
 
 
 def test_where_nothing_listens_no_program_is_started(tmp_path, monkeypatch):
