@@ -6,13 +6,25 @@ such a result is either delivered or given back.
 
 import asyncio
 import concurrent.futures
+import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from shoal.deadline import LongWait
-from shoal.loop import submit
+from shoal.loop import soon, submit
 
-__all__ = ["Asking", "Step", "done", "ends_in_time", "fail", "fulfil", "start", "until_stopped"]
+__all__ = [
+    "Asking",
+    "Step",
+    "done",
+    "ends_in_time",
+    "fail",
+    "fulfil",
+    "in_turn",
+    "start",
+    "until_stopped",
+]
 
 _T = TypeVar("_T")
 Future = concurrent.futures.Future[Any]
@@ -132,6 +144,34 @@ def fail(future: Future, error: BaseException) -> None:
 def _begun(future: Future) -> bool:
     """Make a future impossible to cancel; return False if it is already complete."""
     return future.running() or (not future.done() and future.set_running_or_notify_cancel())
+
+
+class _Turns(threading.local):
+    """The steps of a thread that have to wait for the one that runs; None if none runs."""
+
+    waiting: deque[Callable[[], Any]] | None = None
+
+
+_turns = _Turns()
+
+
+def in_turn(step: Callable[[], Any]) -> None:
+    """Run a step of a done-callback that completes another future.
+
+    If a step of this thread runs already, the new one runs after it, not within it. So a chain of
+    futures may be longer than a stack.
+    """
+    if _turns.waiting is not None:
+        _turns.waiting.append(step)
+        return
+    _turns.waiting = waiting = deque([step])
+    try:
+        while waiting:
+            waiting.popleft()()
+    finally:
+        _turns.waiting = None
+        for left in waiting:  # an interrupt has ended this step
+            soon(left)
 
 
 def start(

@@ -20,7 +20,7 @@ from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, ShoalValueError
 from shoal.fork import ChildStage, in_child
-from shoal.futures import ends_in_time, fail, fulfil
+from shoal.futures import ends_in_time, fail, fulfil, in_turn
 from shoal.loop import soon
 from shoal.state import PageEntry, begin_wait
 
@@ -190,7 +190,9 @@ class AsyncWork:
         following = AsyncFuncWork(func, *args, **kwargs)
         last.following, following.previous = following, last
         _chained.begin(following)
-        last.future.add_done_callback(following.start_after)
+        last.future.add_done_callback(
+            lambda ended: in_turn(functools.partial(following.start_after, ended))
+        )
         return following
 
     def get_next_work(self) -> "AsyncWork | None":
@@ -317,8 +319,13 @@ class AsyncFuncWork(AsyncWork):
         else:
             # A new daemon thread, not a pool: a function may wait for one that was started later,
             # and no function may keep the interpreter from exiting.
-            threading.Thread(target=self, name="shoal-then", daemon=True).start()
-            return
+            thread = threading.Thread(target=self, name="shoal-then", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as refusal:  # too many threads, or the interpreter ends
+                fail(self.future, refusal)
+            else:
+                return
         self.previous = None
 
 
@@ -387,8 +394,11 @@ class AsyncCollWork(AsyncWork):
             self._open -= 1
             if self._open:
                 return
+        in_turn(functools.partial(fulfil, self.future, self._results))
+
+    def _results(self) -> Any:
         # Not `work.result()`: no caller has received the results yet.
-        fulfil(self.future, lambda: self._join([work.future.result() for work in self._works]))
+        return self._join([work.future.result() for work in self._works])
 
     def _join(self, results: list[Any]) -> Any:
         return results[0] if len(results) == 1 else results

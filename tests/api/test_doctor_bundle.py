@@ -96,10 +96,10 @@ def test_equal_stacks_are_printed_once_the_fewest_first(monkeypatch):
         stacks("env:0", 1, problem="is stopped"),
         stacks("env:1", 9),
     ]
-    job = JobProcesses("job", [one.state for one in found], NOW)
+    job = JobProcesses("job", [one.state for one in found], NOW, ("node 1 did not answer",))
     for module in (show_doctor, show_stacks):
-        monkeypatch.setattr(module, "read_jobs", lambda *_: [job])
-    monkeypatch.setattr(show_stacks, "take_stacks", lambda _: found)
+        monkeypatch.setattr(module, "read_jobs", lambda *_, **__: [job])
+    monkeypatch.setattr(show_stacks, "take_stacks", lambda *_: found)
     lines = CliRunner().invoke(app, ["doctor", "--stacks"]).output.splitlines()
     lines = lines[lines.index("Stacks of job (Python frames only)") + 1 :]
     assert [line for line in lines if not line.startswith(" ")] == [
@@ -108,6 +108,8 @@ def test_equal_stacks_are_printed_once_the_fewest_first(monkeypatch):
         "1 process: env:1, idle",
         "5 processes: actor:0, actor:1, actor:3, actor:4 and 1 more, in `update` 63 s, recv 60 s",
         "env:0 is stopped",
+        "node 1 did not answer",
+        "Run `shoal doctor --stacks` on the nodes that are not shown.",
     ]
     frames = [f"    /a.py:{n} step\N{REPLACEMENT CHARACTER}" for n in range(1, 13)]
     assert lines[1:14] == [*frames, "    2 more"]

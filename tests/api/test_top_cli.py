@@ -105,6 +105,13 @@ def test_a_wide_screen_shows_pids_and_causes_in_a_line():
     lines, _ = drawn(THREE, (200, 50))
     assert lines[4] == " actor:0     90  running  update   63 s"
     assert lines[-2] == f"- {look(THREE).causes[0]}"
+    spread = [process("driver", pid=80, node=-1), *(process(f"a:{n}", node=n) for n in (0, 1))]
+    lines, _ = drawn(spread, (200, 50))
+    assert lines[3:6] == [
+        " driver         80  idle",
+        " a:0      100 on 0  idle",
+        " a:1      100 on 1  idle",
+    ]
 
 
 def test_hundreds_of_processes_are_folded_by_state_the_worst_first():

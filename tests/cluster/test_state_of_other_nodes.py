@@ -1,7 +1,9 @@
 """`shoal status` and `shoal doctor` for a job on two machines, all of whose processes are stopped."""
 
 import json
+import re
 import sys
+import zipfile
 
 import pytest
 
@@ -62,10 +64,35 @@ def stop_processes(machine, rank):
     machine.run(["kill", "-STOP", *(str(found["pid"]) for found in own.values())])
 
 
+def doctor(machine, *options):
+    """The exit code of `shoal doctor` on a machine, and what it prints."""
+    told = machine.start([*SHOAL, "doctor", "--stacks", *options])
+    text = told.communicate(timeout=200)[0]
+    return told.returncode, text
+
+
+def test_the_stacks_of_both_nodes_are_shown(machines, tmp_path):
+    # Until the receiver waits for its message, which takes the start of an actor on each node.
+    until(lambda: processes(machines[0], "--local")[0]["pair:0"]["activities"][0]["inside"], 100)
+    sleeps = JOB[: JOB.index("time.sleep")].count("\n") + 1
+    for machine in machines:
+        path = tmp_path / f"{machine.address}.zip"
+        _, text = doctor(machine, "--bundle", str(path), "--timeout", "100")
+        frames = dict(re.findall(r"1 process: (pair:[01]), in `work`.*\n((?:    .*\n)+)", text))
+        assert f"driver.py:{sleeps} work" in frames.get("pair:1", ""), text
+        assert "not shown" not in text, text
+        with zipfile.ZipFile(path) as bundle:
+            stacks = {
+                name.rpartition("/")[2].partition("-")[0]: bundle.read(name).decode()
+                for name in bundle.namelist()
+                if "/stacks/" in name
+            }
+        assert f"line {sleeps - 1} in work" in stacks["pair:0"], text
+        assert f"line {sleeps} in work" in stacks["pair:1"], text
+
+
 def test_both_nodes_are_shown_while_the_driver_and_all_workers_are_stopped(machines):
     first, second = machines
-    # Until the receiver waits for its message, which takes the start of an actor on each node.
-    until(lambda: processes(first, "--local")[0]["pair:0"]["activities"][0]["inside"], 100)
     stop_processes(first, 0)
     stop_processes(second, 1)
     for machine in machines:
@@ -78,11 +105,10 @@ def test_both_nodes_are_shown_while_the_driver_and_all_workers_are_stopped(machi
         assert (wait["operation"], wait["peers"]) == ("recv", ["pair:1"])
     table = first.run([*SHOAL, "status", "--timeout", "100"])
     assert f"Processes: {len(found)} on 2 nodes" in table
-    told = first.start([*SHOAL, "doctor", "--stacks", "--timeout", "100"])
-    text = told.communicate(timeout=200)[0]
-    assert told.returncode == 1
+    code, text = doctor(first, "--timeout", "100")
+    assert code == 1
     assert "waits for pair:1, which is stopped, in `work`" in text
-    assert "pair:1 is on node 1: run `shoal doctor --stacks` there" in text
+    assert "pair:1 is stopped, so that it cannot write its stacks" in text
 
 
 def test_a_node_that_is_frozen_and_then_dies_is_named(machines):
@@ -91,6 +117,11 @@ def test_a_node_that_is_frozen_and_then_dies_is_named(machines):
     found, unseen = processes(first, "--timeout", "5")
     assert unseen == ["node 1 (10.99.0.2) did not answer within 5 s"]
     assert {"driver", "pair:0"} <= found.keys()
+    _, text = doctor(first, "--timeout", "5")
+    assert text.endswith(
+        "node 1 (10.99.0.2) did not answer within 5 s\n"
+        "Run `shoal doctor --stacks` on the nodes that are not shown.\n"
+    )
     second.kill()
     dead = ["Ray has declared node 1 (10.99.0.2) dead"]
     until(lambda: processes(first, "--timeout", "5")[1] == dead, 100)

@@ -1,17 +1,21 @@
 """Questions to the other nodes of a job: deadlines, and how states of several nodes are joined."""
 
 import math
+import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from shoal.observe import OtherNodes, other_nodes, read_jobs
 from shoal.observe.other_nodes import NodeAnswer
+from shoal.observe.stacks import take_stacks
 from shoal.process import own_process
 from shoal.state import (
     CopiedPages,
@@ -22,10 +26,12 @@ from shoal.state import (
     show_process,
     states_of,
 )
+from support.processes import until
 
 ANSWERS = """
     import pickle, sys
     from shoal.observe.other_nodes import NodeAnswer
+from shoal.observe.stacks import take_stacks
     while True:
         question = pickle.load(sys.stdin.buffer)
         answers = {job: NodeAnswer(0, (), (f"asked for {job}",)) for job in question.jobs}
@@ -89,10 +95,35 @@ def test_a_ray_that_does_not_answer_is_named_and_left_alone(
     sentence = f"Ray at {address} does not answer{why}: only this node is shown"
     with OtherNodes(seconds) as nodes:
         assert nodes.ask([job], tmp_path) == {job: NodeAnswer(unseen=(sentence,))}
-        assert nodes._programs == {}
+        assert bool(nodes._programs) is ("sleep" in text)  # that one may still answer
         monkeypatch.setattr(subprocess, "Popen", None)  # no other program is started
         (again,) = nodes.ask([job], tmp_path)[job].unseen
         assert again.startswith(f"Ray at {address} does not answer")
+
+
+def test_a_ray_that_was_late_is_not_waited_for_until_its_answer_has_come(
+    address, program, tmp_path, monkeypatch
+):
+    go = tmp_path / "go"
+    program(
+        f"    import os, time\n    while not os.path.exists({str(go)!r}): time.sleep(0.01){ANSWERS}"
+    )
+    job, other = f"shoal@{address}", f"other@{address}"
+    with OtherNodes(0.1) as nodes:
+        assert "does not answer" in nodes.ask([job], tmp_path)[job].unseen[0]
+        nodes._timeout = 600  # longer than the test may take
+        monkeypatch.setattr(other_nodes, "_AGAIN_S", 1000)
+        assert "does not answer" in nodes.ask([job], tmp_path)[job].unseen[0]
+        go.touch()
+        until(lambda: nodes.ask([job, other], tmp_path)[job].unseen == (f"asked for {job}",))
+        found = nodes.ask([job, other], tmp_path)
+        assert found[other].unseen == (f"asked for {other}",)
+        nodes._timeout = 0.0
+        (program,) = nodes._programs.values()
+        monkeypatch.setattr(other_nodes, "_AGAIN_S", 0)
+        os.kill(program._process.pid, signal.SIGSTOP)
+        assert "does not answer" in nodes.ask([job], tmp_path)[job].unseen[0]
+        assert nodes._programs == {}
 
 
 def test_where_nothing_listens_no_program_is_started(tmp_path, monkeypatch):
@@ -108,7 +139,7 @@ class Nodes:
     def __init__(self, answer=None):
         self.answer, self.asked = answer, []
 
-    def ask(self, jobs, _folder):
+    def ask(self, jobs, _folder, **_):
         self.asked += jobs
         return dict.fromkeys(jobs, self.answer)
 
@@ -147,10 +178,10 @@ def test_states_of_other_nodes_are_on_the_clock_of_this_one(folder):
 
 def test_pages_of_all_nodes_are_joined_and_nodes_may_share_a_folder(folder):
     show_process("job", "actor:0", -1, 3)
-    host, pages, now = copy_pages("job", str(folder))
+    host, pages, now, _ = copy_pages("job", str(folder))
     assert host == own_process().host
-    elsewhere = CopiedPages("another machine/pid:[1]", pages, now)
-    beside = CopiedPages(f"{host.partition('/')[0]}/pid:[1]", pages, now)
+    elsewhere = CopiedPages("another machine/pid:[1]", pages, now, {})
+    beside = CopiedPages(f"{host.partition('/')[0]}/pid:[1]", pages, now, {})
     answer = NodeAnswer(0, ((2, elsewhere, 0.0), (1, beside, 0.0)), ("node 3 is away",))
     (job,) = read_jobs(folder, Nodes(answer))
     assert [(state.node_rank, state.status) for state in job.states] == [
@@ -160,13 +191,14 @@ def test_pages_of_all_nodes_are_joined_and_nodes_may_share_a_folder(folder):
     assert (job.where, job.unseen) == ("on 2 nodes", ("node 3 is away",))
 
 
-def test_pages_are_copied_where_no_shoal_is_installed(folder):
+def test_pages_and_stacks_are_copied_where_no_shoal_is_installed(folder):
     show_process("job", "actor:0", 1, 2)
     source = (
-        "import pickle, sys, shoal, ray.cloudpickle as by_value\n"
-        "from shoal.state import copy_pages\n"
-        "by_value.register_pickle_by_value(shoal)\n"
-        "sys.stdout.buffer.write(by_value.dumps(copy_pages))"
+        "import sys, ray.cloudpickle as by_value\n"
+        "from shoal.observe.ask_nodes import send_code\n"
+        "from shoal.observe.stack_question import copy_with_stacks\n"
+        "send_code()\n"
+        "sys.stdout.buffer.write(by_value.dumps(copy_with_stacks))"
     )
     function = subprocess.run(
         [sys.executable, "-c", source], check=True, capture_output=True, timeout=60
@@ -174,12 +206,20 @@ def test_pages_are_copied_where_no_shoal_is_installed(folder):
     runs = (
         "import pickle, sys\n"
         "sys.modules['shoal'] = None\n"  # to import it is an error
-        "copy_pages = pickle.load(sys.stdin.buffer)\n"
-        "sys.stdout.buffer.write(pickle.dumps(copy_pages('job', sys.argv[1])))"
+        "copy_with_stacks = pickle.load(sys.stdin.buffer)\n"
+        "sys.stdout.buffer.write(pickle.dumps(copy_with_stacks('job', sys.argv[1], 30.0)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", runs, str(folder)],
         input=function, check=True, capture_output=True, timeout=60,
     )  # fmt: skip
-    (state,) = states_of(CopiedPages(*pickle.loads(done.stdout)), 0.0)
+    copied = CopiedPages(*pickle.loads(done.stdout))
+    (state,) = states_of(copied, 0.0)
     assert (state.address, state.status, state.node_rank) == ("actor:0", "running", 1)
+    answer = NodeAnswer(0, [(1, copied._replace(host="another machine/pid:[1]"), 0.0)])
+    hide_process()
+    show_process("job", "actor:1", 0, 2)
+    (job,) = read_jobs(folder, Nodes(answer))
+    found = {one.state.address: one for one in take_stacks(job.states, job.stacks)}
+    assert not found["actor:0"].state.is_here
+    assert "subprocess.py" in {Path(frame.file).name for frame in found["actor:0"].frames}

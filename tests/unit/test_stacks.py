@@ -96,7 +96,7 @@ def start():
 
 
 def taken(seconds=2.0):
-    (found,) = take_stacks(states(), seconds)
+    (found,) = take_stacks(states(), seconds=seconds)
     return found
 
 
@@ -327,7 +327,7 @@ def test_the_handler_is_seen_by_the_kernel():
 
 
 def test_more_processes_are_asked_than_descriptors_suffice_for(monkeypatch):
-    monkeypatch.setattr("shoal.observe.stacks._AT_ONCE", 2)
+    monkeypatch.setattr("shoal.observe.stack_question._AT_ONCE", 2)
     open_files = []
 
     class Question:
@@ -337,7 +337,7 @@ def test_more_processes_are_asked_than_descriptors_suffice_for(monkeypatch):
             assert len(open_files) <= 2
             self.answer, self.problem, self.is_over = "", f"is {state.pid}", True
 
-    monkeypatch.setattr("shoal.observe.stacks.StackQuestion", Question)
+    monkeypatch.setattr("shoal.observe.stack_question.StackQuestion", Question)
     asked = [ProcessState("a", pid, 1, 0, 0, "running", (), 0) for pid in range(5)]
     assert [one.problem for one in take_stacks(asked)] == [f"is {pid}" for pid in range(5)]
 

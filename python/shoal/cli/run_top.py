@@ -9,6 +9,7 @@ import termios
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,6 +25,8 @@ __all__ = ["run_top"]
 
 _KEY = re.compile(rb"\x1b[\[O]([0-9;]*[A-Za-z~])|.", re.DOTALL)
 _NAMES = {b"A": "up", b"B": "down", b"5~": "page up", b"6~": "page down"}
+
+_ASKED = "the other nodes are asked now"
 
 _SIZE = (80, 24)
 """Columns and lines of a terminal that does not know them."""
@@ -46,6 +49,8 @@ def run_top(folder: Path | None, nodes: OtherNodes | None, interval: float) -> N
             if look is None or now >= due:
                 # The first look is drawn before other nodes are asked, which takes seconds.
                 jobs = read_jobs(folder, None if look is None else nodes)
+                if look is None and nodes is not None:
+                    jobs = [replace(job, unseen=job.unseen and (_ASKED,)) for job in jobs]
                 look, due = look_at(jobs, look, time.monotonic()), now + interval
             screen.console.size = size = _size()
             lines, view = frame(look, size, view, where)

@@ -22,14 +22,14 @@ _MOST_NAMES = 4
 
 
 def show_stacks(folder: Path | None, nodes: OtherNodes | None) -> None:
-    """Print the stacks of the processes of this user's jobs on this node, equal ones once.
+    """Print the stacks of the processes of this user's jobs, equal ones once.
 
     Args:
         folder: The folder that has the folders of the jobs; None for the default one.
-        nodes: Asks the other nodes, whose processes are named; None to read this node alone.
+        nodes: Asks the other nodes; None to read this node alone.
     """
-    for job in read_jobs(folder, nodes):
-        for line in _text(job, take_stacks(job.states)):
+    for job in read_jobs(folder, nodes, stacks=True):
+        for line in _text(job, take_stacks(job.states, job.stacks)):
             typer.echo(line)
 
 
@@ -40,7 +40,7 @@ def make_bundle(path: Path, folder: Path | None, examined: str, nodes: OtherNode
         path: The file; or a folder, where the file gets a name with the time.
         folder: The folder that has the folders of the jobs; None for the default one.
         examined: What `shoal doctor` has said.
-        nodes: Asks the other nodes for their state pages; None to read this node alone.
+        nodes: Asks the other nodes for their state pages and stacks; None to read this node alone.
 
     Raises:
         ShoalValueError: The file cannot be written.
@@ -49,8 +49,8 @@ def make_bundle(path: Path, folder: Path | None, examined: str, nodes: OtherNode
         path /= time.strftime("shoal-doctor-%Y%m%d-%H%M%S.zip")
     with redirect_stdout(StringIO()) as status:
         show_status(folder, nodes, as_json=True)
-    jobs = read_jobs(folder, nodes)
-    stacks = {job.name: take_stacks(job.states) for job in jobs}
+    jobs = read_jobs(folder, nodes, stacks=True)
+    stacks = {job.name: take_stacks(job.states, job.stacks) for job in jobs}
     grouped = "".join(f"{line}\n" for job in jobs for line in _text(job, stacks[job.name]))
     texts = {"doctor.txt": examined, "status.json": status.getvalue(), "stacks.txt": grouped}
     try:
@@ -73,6 +73,9 @@ def _text(job: JobProcesses, found: Sequence[ProcessStacks]) -> Iterator[str]:
     for one in found:
         if one.problem:
             yield shown(f"{one.state.address} {one.problem}")
+    yield from map(shown, job.unseen)
+    if job.unseen:
+        yield "Run `shoal doctor --stacks` on the nodes that are not shown."
 
 
 def _lines(group: Sequence[ProcessStacks], now: float) -> Iterator[str]:

@@ -304,28 +304,30 @@ def _sections(look: Look, view: View, room: int) -> tuple[dict[str, list[_Row]],
 
 
 def _rows(states: Sequence[ProcessState], fold: Fold, sort: Sort, now: float) -> list[_Row]:
+    with_node = len({state.node_rank for state in states if state.node_rank >= 0}) > 1
     if fold == "by call":
-        each = [_row(same, now) for same in folded(states)]
+        each = [_row(same, now, with_node=with_node) for same in folded(states)]
     elif fold == "off":
-        each = [_row([state], now) for state in states]
+        each = [_row([state], now, with_node=with_node) for state in states]
     else:
         of_state: dict[tuple[str, str], list[ProcessState]] = {}
         for state in states:
             of_state.setdefault((state.group, _state(state)), []).append(state)
-        each = [_row(same, now) for same in of_state.values()]
+        each = [_row(same, now, with_node=with_node) for same in of_state.values()]
         each.sort(key=lambda row: _WORST.index(row.state))
     return sorted(each, key=lambda row: row.order(sort))
 
 
-def _row(same: Sequence[ProcessState], now: float) -> _Row:
+def _row(same: Sequence[ProcessState], now: float, *, with_node: bool) -> _Row:
     """Return the row of processes of a group and a state, with their longest call and wait."""
+    pid, node = same[0].pid, same[0].node_rank
     state = _state(same[0])
     call, called = _oldest(same, _calls)
     wait, waited = _oldest(same, _waits)
     hidden = max(one.hidden for one in same)
     cells = (
         name_of(same),
-        str(same[0].pid) if len(same) == 1 else "",
+        "" if len(same) > 1 else f"{pid} on {node}" if with_node and node >= 0 else str(pid),
         state if len(same) == 1 else f"{len(same)} {state}",
         *_cells(call, called + hidden, now),
         *_cells(wait, waited, now),

@@ -4,9 +4,11 @@
 output, both pickled (`shoal.observe.other_nodes`). It ends with its input.
 """
 
+import copyreg
 import logging
 import os
 import pickle
+import struct
 import sys
 import time
 from typing import Any
@@ -18,10 +20,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 import shoal
 from shoal.cluster.node_record import NotedNode, noted_nodes
 from shoal.observe.other_nodes import NodeAnswer, Question
+from shoal.observe.stack_question import copy_with_stacks
 from shoal.state import CopiedPages, copy_pages
 
-__all__ = ["main"]
+__all__ = ["main", "send_code"]
 
+_STACKS_S = 2.0
+"""Seconds for the stacks of 200 processes of a node."""
 _UNKNOWN = "its Ray does not know this job: only this node is shown"
 
 
@@ -35,8 +40,7 @@ def main(address: str) -> None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
     except Exception as error:  # noqa: BLE001  (of any kind: another version, no token, no node here)
         refusal = f" ({_first_line(error)})"
-    # A node may have no shoal, or another version.
-    ray.cloudpickle.register_pickle_by_value(shoal)
+    send_code()
     while True:
         try:
             question: Question = pickle.load(sys.stdin.buffer)
@@ -47,25 +51,38 @@ def main(address: str) -> None:
     ray.shutdown()
 
 
+def send_code() -> None:
+    """Let tasks carry the code of shoal: a node may have none, or another version."""
+    ray.cloudpickle.register_pickle_by_value(shoal)
+    copyreg.pickle(struct.Struct, lambda layout: (struct.Struct, (layout.format,)))
+
+
 class _Nodes:
     """The tasks on the nodes."""
 
     def __init__(self) -> None:
-        self._copy = ray.remote(num_cpus=0, max_retries=0)(copy_pages)
+        as_task = ray.remote(num_cpus=0, max_retries=0)
+        self._copy, self._copy_with_stacks = as_task(copy_pages), as_task(copy_with_stacks)
         self._late: dict[tuple[str, str], Any] = {}
         """The tasks that did not end in time, by job and node."""
         self._shifts: dict[str, float] = {}
 
     def ask(self, question: Question) -> dict[str, NodeAnswer]:
         """Ask the nodes that are alive, and answer by job."""
-        alive, tasks = _alive(), dict[tuple[str, str], Any]()
+        here, alive = ray.get_runtime_context().get_node_id(), _alive()
+        tasks = dict[tuple[str, str], Any]()
+        # The answers must be here before the deadline.
+        seconds = max(0.1, min(_STACKS_S, (question.until - time.monotonic()) / 2))
         noted = {job: noted_nodes(job.rpartition("@")[0]) for job in question.jobs}
         for job, nodes in noted.items():
             for ray_id in {node.ray_id for node in nodes or ()} & alive:
                 if not self._is_late((job, ray_id)):
                     strategy = NodeAffinitySchedulingStrategy(ray_id, soft=False)
-                    task = self._copy.options(scheduling_strategy=strategy)
-                    tasks[job, ray_id] = task.remote(job, question.folder)
+                    # The processes of this node are asked without Ray, and one at a time.
+                    takes = question.stacks and ray_id != here
+                    task, last = (self._copy_with_stacks, (seconds,)) if takes else (self._copy, ())
+                    task = task.options(scheduling_strategy=strategy)
+                    tasks[job, ray_id] = task.remote(job, question.folder, *last)
         came = self._wait(tasks, question.until)
         self._late |= {key: task for key, task in tasks.items() if key not in came}
         return {

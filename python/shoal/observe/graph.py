@@ -63,12 +63,12 @@ class WaitGraph:
     ) -> None:
         self._ends_before = ends_before
         self.processes = _named(states)
-        known = None if before is None else {_identity(s): s.activities for s in before}
+        known = None if before is None else {s.identity: s.activities for s in before}
         self.works = {
             name
             for name, state in self.processes.items()
             if _works(state)
-            or (known is not None and known.get(_identity(state)) != state.activities)
+            or (known is not None and known.get(state.identity) != state.activities)
         }
         self.waits = {name: list(waits_of(state)) for name, state in self.processes.items()}
         lives = {name for name, state in self.processes.items() if state.status != "dead"}
@@ -171,10 +171,6 @@ def _named(states: Iterable[ProcessState]) -> Mapping[str, ProcessState]:
             name = f"{name} (process {state.pid})"
         named[name] = state
     return named
-
-
-def _identity(state: ProcessState) -> tuple[str, int, int, int]:
-    return state.address, state.node_rank, state.pid, state.started
 
 
 def _calls(state: ProcessState) -> list[Activity]:

@@ -1,8 +1,8 @@
 """The jobs of this user: what their processes do now, on all nodes."""
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.context import memory_folder
@@ -23,12 +23,15 @@ class JobProcesses:
         now: When they were read, as `time.monotonic()` of this node. The times of all states are on
             this clock.
         unseen: A sentence for each other node whose processes are not shown, or one for all.
+        stacks: What processes of other nodes answered when they were asked for their stacks, by
+            `ProcessState.identity`: the stacks, and why there are none.
     """
 
     name: str
     states: Sequence[ProcessState]
     now: float
     unseen: tuple[str, ...] = ()
+    stacks: Mapping[tuple[str, int, int, int], tuple[str, str]] = field(default_factory=dict)
 
     @property
     def where(self) -> str:
@@ -38,13 +41,14 @@ class JobProcesses:
 
 
 def read_jobs(
-    folder: Path | None = None, other_nodes: OtherNodes | None = None
+    folder: Path | None = None, other_nodes: OtherNodes | None = None, *, stacks: bool = False
 ) -> list[JobProcesses]:
     """Read the state pages of this user's jobs that have a process on this node.
 
     Args:
         folder: The folder that has the folders of the jobs; None for the default one.
         other_nodes: Asks the other nodes of jobs that have several; None to read this node alone.
+        stacks: Whether the other nodes shall also take the stacks of the processes.
     """
     jobs = find_jobs(folder)
     read = {job: read_pages(pages) for job, pages in jobs.items()}
@@ -53,12 +57,14 @@ def read_jobs(
         now = time.monotonic()
         unseen = dict.fromkeys(spread, ("the other nodes were not asked",))
         return [JobProcesses(job, states, now, unseen.get(job, ())) for job, states in read.items()]
-    answers = other_nodes.ask(spread, folder or memory_folder())
+    answers = other_nodes.ask(spread, folder or memory_folder(), stacks=stacks)
     # Again, as the answers may have taken seconds.
     found = {job: _merge(read_pages(pages), answers.get(job)) for job, pages in jobs.items()}
     now = time.monotonic()
     return [
-        JobProcesses(job, states, now, answers[job].unseen if job in answers else ())
+        JobProcesses(job, states, now, answers[job].unseen, _stacks(answers[job], states))
+        if job in answers
+        else JobProcesses(job, states, now)
         for job, states in found.items()
     ]
 
@@ -86,3 +92,15 @@ def _merge(local: Sequence[ProcessState], answer: NodeAnswer | None) -> list[Pro
     for rank, copied, shift in answer.pages:
         add(copied.host, rank, states_of(copied, shift))
     return list(found.values())
+
+
+def _stacks(
+    answer: NodeAnswer, states: Iterable[ProcessState]
+) -> dict[tuple[str, int, int, int], tuple[str, str]]:
+    """Return the stacks that nodes took, by the processes."""
+    taken = {rank: copied.stacks for rank, copied, _ in answer.pages}
+    return {
+        state.identity: taken[state.node_rank][state.pid, state.started]
+        for state in states
+        if (state.pid, state.started) in taken.get(state.node_rank, ())
+    }

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Any, NamedTuple, Self
 
 from shoal.state import CopiedPages
@@ -27,7 +28,7 @@ _PROGRAM = "shoal.observe.ask_nodes"
 _GRACE_S = 2.0
 """Seconds after the deadline for a program that has waited for nodes to say so."""
 _AGAIN_S = 30.0
-"""Seconds after which a Ray that did not answer is asked again."""
+"""Seconds after which a Ray that did not answer is asked again, by a new program."""
 _END_S = 3.0
 """Seconds for a program to leave Ray."""
 
@@ -40,12 +41,14 @@ class Question(NamedTuple):
         folder: The folder with the folders of the jobs, as on this node.
         until: When to give up, as `time.monotonic()`.
         timeout: The same in seconds, for sentences.
+        stacks: Whether the stacks of the processes are wanted, too.
     """
 
     jobs: Sequence[str]
     folder: str
     until: float
     timeout: float
+    stacks: bool
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,8 @@ class OtherNodes:
     It keeps its connections: the first question takes seconds, a later one milliseconds.
 
     Args:
-        timeout: Maximum seconds for the answers to a question. A node that was late once is not
-            waited for again until its answer has come.
+        timeout: Maximum seconds for the answers to a question. A node, or a Ray, that was late once
+            is not waited for again until its answer has come.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -87,12 +90,15 @@ class OtherNodes:
         for program in programs.values():
             program.end()
 
-    def ask(self, jobs: Iterable[str], folder: Path) -> dict[str, NodeAnswer]:
+    def ask(
+        self, jobs: Iterable[str], folder: Path, *, stacks: bool = False
+    ) -> dict[str, NodeAnswer]:
         """Ask all nodes of jobs at once, this node included.
 
         Args:
             jobs: The names of the jobs.
             folder: The folder with the folders of the jobs, as on this node.
+            stacks: Whether the other nodes shall also take the stacks of the processes.
 
         Returns:
             The answers by the names of the jobs.
@@ -103,20 +109,21 @@ class OtherNodes:
         for address, names in by_ray.items():
             program = self._program(address, until)
             if program is not None:
-                program.ask(Question(names, str(folder), until, self._timeout))
+                program.ask(Question(names, str(folder), until, self._timeout, stacks))
         found: dict[str, NodeAnswer] = {}
         for address, names in by_ray.items():
             program = self._programs.get(address)
             answers = None if program is None else program.answer(until + _GRACE_S)
             if isinstance(answers, dict):
                 found |= answers
-                continue
-            if program is not None:
+            elif program is not None and not program.is_late:
                 self._failed[address] = time.monotonic()
                 self._programs.pop(address).end(at_once=True)
-            why = f"Ray at {address} does not answer{answers or ''}: only this node is shown"
-            found |= dict.fromkeys(names, NodeAnswer(unseen=(why,)))
-        return found
+            reason = answers if isinstance(answers, str) else ""
+            why = f"Ray at {address} does not answer{reason}: only this node is shown"
+            # The answer to an earlier question does not have all jobs.
+            found = dict.fromkeys(names, NodeAnswer(unseen=(why,))) | found
+        return {name: found[name] for names in by_ray.values() for name in names}
 
     def _program(self, address: str, until: float) -> "_Program | None":
         """Return the program for a Ray; None if that does not answer."""
@@ -157,30 +164,49 @@ class _Program:
         )
 
         self._questions: Any = self._process.stdin
-        self._answers: Any = self._process.stdout
+        self._came: Queue[dict[str, NodeAnswer] | str | None] = Queue()
+        self._asked: float | None = None
+        self._was_late = False
+        threading.Thread(target=self._read, name="shoal-nodes", daemon=True).start()
+
+    def _read(self) -> None:
+        answers: Any = self._process.stdout
+        with answers, contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
+            while True:
+                self._came.put(pickle.load(answers))
+        self._came.put(None)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether an answer is still to come, but may come."""
+        return self._was_late and time.monotonic() - (self._asked or 0.0) < _AGAIN_S
 
     def ask(self, question: Question) -> None:
-        with contextlib.suppress(OSError):  # it has ended, which `answer` tells
-            pickle.dump(question, self._questions)
-            self._questions.flush()
+        """Ask, unless the answer to an earlier question is still to come: that is taken instead."""
+        if self._asked is None:
+            self._asked = time.monotonic()
+            with contextlib.suppress(OSError):  # it has ended, which `answer` tells
+                pickle.dump(question, self._questions)
+                self._questions.flush()
 
     def answer(self, until: float) -> dict[str, NodeAnswer] | str | None:
         """Return the answers by job; a text if Ray refuses, None if there is no answer in time."""
-        timer = threading.Timer(max(0.0, until - time.monotonic()), self._process.kill)
-        timer.start()
+        seconds = 0.0 if self._was_late else max(0.0, until - time.monotonic())
         try:
-            found: dict[str, NodeAnswer] | str = pickle.load(self._answers)
-        except (OSError, EOFError, pickle.UnpicklingError):
+            found = self._came.get(timeout=seconds)
+        except Empty:
+            self._was_late = True
             return None
-        finally:
-            timer.cancel()
+        self._asked, self._was_late = None, False
         return found
 
     def end(self, *, at_once: bool = False) -> None:
-        if at_once:
+        if at_once or self._was_late:
             self._process.kill()
+        with contextlib.suppress(OSError):
+            self._questions.close()
         try:
-            self._process.communicate(timeout=_END_S)
+            self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.communicate()
+            self._process.wait()

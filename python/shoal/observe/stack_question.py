@@ -18,17 +18,26 @@ import os
 import re
 import secrets
 import signal
-from collections.abc import Container, Mapping
-from contextlib import ExitStack
+import time
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from os.path import samestat
 from pathlib import Path
 from typing import NamedTuple
 
 from shoal.process import run_state
-from shoal.state import ProcessState
+from shoal.state import ProcessState, copy_pages
+from shoal.state.folders import Status, is_of_host
+from shoal.state.reading import understand
 from shoal.state.stacks import SIGNAL, THREAD, answer_end, companions, has_signal
 
-__all__ = ["StackQuestion"]
+__all__ = ["StackQuestion", "ask_for_stacks", "copy_with_stacks"]
+
+_PAUSE_S = 0.005
+"""Seconds between two looks for answers, which take milliseconds."""
+_AT_ONCE = 200
+"""Processes that are asked at once: each needs three descriptors, of which most processes may have 1024."""
 
 _ANSWERED = re.compile("^" + answer_end(".*"), re.MULTILINE)
 
@@ -52,6 +61,60 @@ kernel, which has milliseconds."""
 _SWITCHES = 5
 """Number of times that such a thread has given its processor up by itself; one that computes in C for
 the whole time does so hardly ever."""
+
+
+def copy_with_stacks(
+    job: str, folder: str, seconds: float
+) -> tuple[
+    str,
+    list[tuple[str, Status, dict[int, bytes]]],
+    float,
+    dict[tuple[int, int], tuple[str, str]],
+]:
+    """Copy the pages of a job on the node of this process, and take the stacks of its processes.
+
+    Like `copy_pages` it can be sent to a node that has no shoal, or another version.
+
+    Args:
+        job: The name of the job.
+        folder: A folder to search, besides the default one of this process.
+        seconds: As in `ask_for_stacks`.
+
+    Returns:
+        The fields of `CopiedPages`.
+    """
+    host, pages, now, _ = copy_pages(job, folder)
+    states = []
+    for file, status, blocks in pages:
+        page = Path(file)
+        # Those of other containers are asked there.
+        if status != "dead" and is_of_host(page.name, host):
+            with suppress(ValueError):
+                states.append(replace(understand(page.name, status, blocks), page=page))
+    names = [(state.pid, state.started) for state in states]
+    return host, pages, now, dict(zip(names, ask_for_stacks(states, seconds), strict=True))
+
+
+def ask_for_stacks(states: Sequence[ProcessState], seconds: float) -> Iterable[tuple[str, str]]:
+    """Ask processes for their stacks, 200 at once.
+
+    Args:
+        states: The processes.
+        seconds: The time after which no more answers are waited for, for each 200.
+
+    Yields:
+        The answer of each process, and why there is none: one of them is empty.
+    """
+    for first in range(0, len(states), _AT_ONCE):
+        begin = time.monotonic()
+        with ExitStack() as files:
+            questions = [StackQuestion(state, files) for state in states[first : first + _AT_ONCE]]
+            while waiting := [question for question in questions if not question.is_over]:
+                time.sleep(_PAUSE_S)
+                share = (time.monotonic() - begin) / seconds
+                for question in waiting:
+                    question.go_on(share)
+        yield from ((question.answer or "", question.problem) for question in questions)
 
 
 class StackQuestion:

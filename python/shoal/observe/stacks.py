@@ -1,21 +1,15 @@
 """Takes the stacks of processes, and groups those that are equal."""
 
 import re
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
-from shoal.observe.stack_question import StackQuestion
+from shoal.observe.stack_question import ask_for_stacks
 from shoal.state import ProcessState
 
 __all__ = ["ProcessStacks", "StackFrame", "group_stacks", "take_stacks"]
-
-_PAUSE_S = 0.005
-"""Seconds between two looks for answers, which take milliseconds."""
-_AT_ONCE = 200
-"""Processes that are asked at once: each needs three descriptors, of which most processes may have 1024."""
 
 _HEADER = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)\b.*:")
 _FRAME = re.compile(r'  File "?(.*?)"?, line ([0-9]+|\?\?\?) in (.*)')
@@ -60,32 +54,26 @@ class ProcessStacks:
         return main if oldest is None else self.threads.get(oldest.thread, main)
 
 
-def take_stacks(states: Iterable[ProcessState], seconds: float = 2.0) -> list[ProcessStacks]:
-    """Take the stacks of all processes that are not dead, of 200 at once.
+def take_stacks(
+    states: Iterable[ProcessState],
+    answers: Mapping[tuple[str, int, int, int], tuple[str, str]] = MappingProxyType({}),
+    seconds: float = 2.0,
+) -> list[ProcessStacks]:
+    """Take the stacks of all processes that are not dead.
 
     Args:
         states: The processes.
-        seconds: The time after which no more answers are waited for, for each 200.
+        answers: What processes of other nodes have answered there, by `ProcessState.identity`.
+        seconds: As in `ask_for_stacks`.
     """
     alive = [state for state in states if state.status != "dead"]
-    parts = [alive[begin : begin + _AT_ONCE] for begin in range(0, len(alive), _AT_ONCE)]
-    return [stacks for part in parts for stacks in _take(part, seconds)]
-
-
-def _take(alive: Sequence[ProcessState], seconds: float) -> list[ProcessStacks]:
-    begin = time.monotonic()
-    with ExitStack() as files:
-        questions = [StackQuestion(state, files) for state in alive]
-        while waiting := [question for question in questions if not question.is_over]:
-            time.sleep(_PAUSE_S)
-            share = (time.monotonic() - begin) / seconds
-            for question in waiting:
-                question.go_on(share)
+    asked = [state for state in alive if state.is_here or state.identity not in answers]
+    names = [state.identity for state in asked]
+    found = {**answers, **dict(zip(names, ask_for_stacks(asked, seconds), strict=True))}
     return [
-        ProcessStacks(
-            state, _threads(question.answer or ""), question.answer or "", question.problem
-        )
-        for state, question in zip(alive, questions, strict=True)
+        ProcessStacks(state, _threads(text), text, problem)
+        for state in alive
+        for text, problem in [found[state.identity]]
     ]
 
 

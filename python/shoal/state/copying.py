@@ -23,19 +23,28 @@ class CopiedPages(NamedTuple):
 
     Attributes:
         host: The machine and pid namespace that they were copied in.
-        pages: The name, whether the process runs, and the blocks of each page.
+        pages: The file, whether the process runs, and the blocks of each page.
         now: When they had been copied, as `time.monotonic()` of the node.
+        stacks: By process id and start time: the stacks of processes, and why there are none.
     """
 
     host: str
     pages: list[tuple[str, Status, dict[int, bytes]]]
     now: float
+    stacks: dict[tuple[int, int], tuple[str, str]]
 
 
 def copy_pages(
     job: str, folder: str
-) -> tuple[str, list[tuple[str, Status, dict[int, bytes]]], float]:
-    """Copy the pages of a job on the node of this process; returns the fields of `CopiedPages`.
+) -> tuple[
+    str,
+    list[tuple[str, Status, dict[int, bytes]]],
+    float,
+    dict[tuple[int, int], tuple[str, str]],
+]:
+    """Copy the pages of a job on the node of this process.
+
+    Returns the fields of `CopiedPages`, which has no stacks then.
 
     Args:
         job: The name of the job.
@@ -49,8 +58,8 @@ def copy_pages(
                 identity = identity_of(page.name)
                 if identity is not None:
                     with contextlib.suppress(OSError):
-                        copied.append((page.name, run_state(*identity), read_blocks(page)))
-    return find_host(), copied, time.monotonic()
+                        copied.append((str(page), run_state(*identity), read_blocks(page)))
+    return find_host(), copied, time.monotonic(), {}
 
 
 def states_of(copied: CopiedPages, shift: float) -> list[ProcessState]:
@@ -61,7 +70,8 @@ def states_of(copied: CopiedPages, shift: float) -> list[ProcessState]:
         shift: Seconds that the clock of this node is ahead of that one.
     """
     states = []
-    for name, status, blocks in copied.pages:
+    for page, status, blocks in copied.pages:
+        name = Path(page).name
         with contextlib.suppress(ValueError):
             known: Status = status if is_of_host(name, copied.host) else "unknown"
             state = understand(name, known, blocks)

@@ -132,6 +132,11 @@ class ProcessState:
     loop_beat: float = 0.0
 
     @property
+    def identity(self) -> tuple[str, int, int, int]:
+        """What tells it from all other processes of the job."""
+        return self.address, self.node_rank, self.pid, self.started
+
+    @property
     def group(self) -> str:
         """The group of a worker; the address of another process."""
         return self.address.partition(":")[0]
