@@ -72,9 +72,7 @@ class NetEmulationManager(Manager):
         _check_size(size_bytes)
         source = worker_endpoint(src)
         found = [self._table.find(source, worker_endpoint(dst)) for dst in dsts]
-        now = self._now()
-        arrivals = self._budgets.book([link for link in found if link is not None], size_bytes, now)
-        return max((arrival - now for arrival in arrivals), default=0.0)
+        return max(self.book([link for link in found if link is not None], size_bytes), default=0.0)
 
     @classmethod
     def estimate_payload_size_bytes(cls, payload: Any) -> int:
@@ -82,8 +80,10 @@ class NetEmulationManager(Manager):
         return estimate_payload_size_bytes(payload)
 
     def book(self, links: Sequence[Link], size: int) -> list[float]:
-        """Book a message on links with one uplink; return when it arrives, by this clock."""
-        return self._budgets.book([Link(*link) for link in links], size, self._now())
+        """Book a message on links with one uplink; return the seconds until it arrives over each."""
+        now = self._now()
+        arrivals = self._budgets.book([Link(*link) for link in links], size, now)
+        return [arrival - now for arrival in arrivals]
 
     def get_clock(self) -> Reading:
         """Read the clock of the emulation."""

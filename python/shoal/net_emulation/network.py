@@ -113,20 +113,20 @@ class EmulatedNetwork:
     def _estimate(self) -> float:
         return (self._clock.now() + self._skew.nanoseconds) / 1e9
 
-    def arrivals(self, links: Sequence[Link], size: int) -> list[float]:
-        """Book a message on links with one uplink, and return when it arrives over each.
+    def seconds(self, links: Sequence[Link], size: int) -> list[float]:
+        """Book a message on links with one uplink; return the seconds until it arrives over each.
 
         Raises:
             ShoalError: The manager does not answer.
         """
         if any(link.is_limited for link in links):
             return list(self._manager().book([tuple(link) for link in links], size))
-        now = self.now()
-        return [now + link.delay_s for link in links]
+        return [link.delay_s for link in links]
 
-    def arrival(self, link: Link, size: int) -> float:
-        """Book a message on one link, and return when it arrives."""
-        return self.arrivals([link], size)[0]
+    def arrivals(self, links: Sequence[Link], size: int) -> list[float]:
+        """Book a message on links with one uplink, and return when it arrives over each."""
+        seconds, now = self.seconds(links, size), self.now()
+        return [now + one for one in seconds]
 
     def wait_until(self, arrival: float, ended: threading.Event | None = None) -> None:
         """Wait until a message arrives, or until `ended` is set.
