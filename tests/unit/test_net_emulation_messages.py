@@ -70,6 +70,9 @@ class Peer(Worker):
             found.append((time.monotonic() - sent, number))
         return found
 
+    def delays(self):
+        return {box.peer.get_name(): box._delays for box in self._collective._outboxes.values()}
+
     def send_tensor_now(self, to, values):
         import torch
 
@@ -160,6 +163,8 @@ def test_the_other_direction_and_other_workers(start):
     receives = c.execute_on(0).recv_late("a")
     a.send_now("c").wait()
     assert receives.wait()[0][0][1] == 0
+    a.send_now("b").wait()
+    assert a.delays().wait() == [{"c:0": False, "b:0": True}]
 
 
 def test_bandwidth_is_shared(start):

@@ -121,8 +121,8 @@ class Outbox:
         peer: The receiver.
         what: Name of the operation in errors and log lines, such as `send to`.
         operation: The operation as the state page shows it.
-        over_links: Whether messages may take an emulated link: then all are sent by the thread of
-            the asynchronous ones, each when its time has come.
+        over_links: Whether messages may take an emulated link: then the thread of the asynchronous
+            ones sends all of them, each when its time has come.
     """
 
     def __init__(
@@ -141,6 +141,7 @@ class Outbox:
         self._what = f"{what} {peer.get_name()}"
         self._operation = operation
         self._over_links = over_links
+        self._delays = over_links  # until it is known whether a link leads to the receiver
         self._lock = threading.Lock()
         self._one_at_a_time = threading.Lock()  # for sends of more than one step
         self._info: WorkerInfo | None = None
@@ -184,7 +185,7 @@ class Outbox:
 
     def send(self, message: Any, deadline: Deadline) -> None:
         """Send a message; wait for the receiver to exist and for room."""
-        if self._drains or self._over_links:
+        if self._drains or self._delays:
             self._send_behind(message, deadline)
             return
         self._send_in_slices(message, deadline)
@@ -216,7 +217,7 @@ class Outbox:
             deadline: The deadline of the send.
             not_before: When a message that is booked on an emulated link arrives.
         """
-        if self._over_links:
+        if self._delays:
             message = encoded(message)
         with self._at_once_or_later() as found:
             route = found
@@ -254,7 +255,7 @@ class Outbox:
         waits while another thread sends: a message and its announcement belong together.
         """
         info, route = self._info, self._route
-        if info is None or route is None or self._over_links:
+        if info is None or route is None or self._delays:
             yield None
             return
         if monotonic() > self._look_at:
@@ -367,6 +368,8 @@ class Outbox:
         """Use the record of a receiver that was found, or that replaced a dead one."""
         self._route = self._queue = self._info = None
         self._tensor_sends.close()
+        if self._over_links:
+            self._delays = self._routes.link(self._routes.info, info) is not None
         self._route = self._routes.outgoing(self._kind, info)
         self._info = info  # last, so that after an error above the next send tries again
 
@@ -443,7 +446,7 @@ class Outbox:
                 except ChannelClosed as error:
                     raise self._translated(error, deadline) from None
                 else:
-                    if not self._over_links:
+                    if not self._delays:
                         self._queue = route.direct.get(route.key)
                     return
 
@@ -476,7 +479,7 @@ class Outbox:
     def _drain(self) -> None:
         """Send the messages of the backlog in order; the thread ends when there are none."""
         while True:
-            if self._over_links:
+            if self._delays:
                 self._let_arrive()
             with self._lock:
                 if not self._backlog:
@@ -502,7 +505,7 @@ class Outbox:
                 return
             first = backlog[0]
             try:
-                info = self.info(first.deadline)  # on the way, too, a receiver may die
+                info = self.info(first.deadline)  # which notices that the receiver has died
                 for sending in backlog:
                     if sending.not_before is None:
                         sending.not_before = monotonic() + self._seconds_to(info, sending.message)
@@ -516,7 +519,7 @@ class Outbox:
             time.sleep(min(left, LOOK_S))
 
     def _seconds_to(self, info: WorkerInfo, message: Any) -> float:
-        """Book a message on the link to a worker; return the seconds until it arrives."""
+        """Book a message on the link to the receiver; return the seconds until it arrives."""
         link = self._routes.link(self._routes.info, info)
         return 0.0 if link is None else self._routes.seconds([link], size_of(message) or 0)[0]
 
@@ -532,7 +535,7 @@ class Outbox:
 
     def _too_late(self, deadline: Deadline) -> ShoalTimeoutError:
         slow = "may be behind a slow link of cluster.net_emulation"
-        why = slow if self._over_links else "takes nothing"
+        why = slow if self._delays else "takes nothing"
         return timed_out(self._what, f"{self.peer.get_name()}, which {why},", deadline)
 
     def _dead(self, info: WorkerInfo, deadline: Deadline) -> PeerLostError:
