@@ -14,7 +14,7 @@ from pathlib import Path
 
 # Classes and attributes that each keep asynchronous operations in order. There should be one.
 ORDERS = (
-    "PutSequence", "Turns", "PendingCalls", "EmulatedQueues", "_backlog", "_Course", "Inbox._receives",
+    "PutSequence", "Turns", "PendingCalls", "_backlog", "_Course", "Inbox._receives",
 )  # fmt: skip
 # The folders of the package through which a message goes.
 DATA = ("queues", "channel", "collective")

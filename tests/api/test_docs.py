@@ -127,7 +127,7 @@ def late_messages(program, printed, texts):
     (arrived,) = re.findall(r"\[0, 1.*after (\d+\.\d) s", printed)
     (put,) = re.findall(r"channel after (\d+\.\d) s", printed)
     assert float(arrived) >= 0.2
-    assert float(put) >= 0.4
+    assert float(put) >= 0.6
 
 
 def the_text_and_a_trace(program, printed, texts):

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -24,13 +23,16 @@ shared = pytest.mark.parametrize("transport", ["shm"], indirect=True)
 def links(monkeypatch):
     """Give the process of the test the links of a job: from the driver to the channel `c`."""
 
-    def make(rate=0, symmetric=False, delay_s=DELAY_S):
+    def make(rate=0, symmetric=False, delay_s=DELAY_S, back_s=None):
         pair = {"src": "driver:0", "dst": "channel/c", "delay_ms": 1000 * delay_s}
+        pairs = [pair]
+        if back_s is not None:
+            pairs.append({"src": "channel/c", "dst": "driver:0", "delay_ms": 1000 * back_s})
         config = NetEmulationConfig.from_cfg(
             {
                 "enabled": True,
                 "symmetric": symmetric,
-                "crossdc_pairs": [pair],
+                "crossdc_pairs": pairs,
                 "bandwidth_groups": [{"members": "driver:0", "bandwidth_mbps": rate}],
             }
         )
@@ -189,18 +191,15 @@ def test_a_deadline_ends_the_way(channel, links, key):
 
 
 @shared
-@pytest.mark.parametrize("known", [True, False], ids=["known", "not known"])
-def test_the_event_loop_does_not_ask_for_the_time(channel, links, key, monkeypatch, known):
-    network = links(symmetric=True)
-    now, threads = network.now, set()
-    if not known:
-        monkeypatch.setattr(network, "now_at_once", lambda: None)
+def test_the_event_loop_does_not_call_the_manager(channel, links, key, monkeypatch):
+    network = links(rate=80, symmetric=True)
+    seconds, threads = network.seconds, set()
 
-    def noted():
+    def noted(*arguments):
         threads.add(threading.current_thread().name)
-        return now()
+        return seconds(*arguments)
 
-    monkeypatch.setattr(network, "now", noted)
+    monkeypatch.setattr(network, "seconds", noted)
     c = channel()
     works = [c.put(number, key=key, async_op=True) for number in range(2)]
     for work in works:
@@ -227,29 +226,18 @@ def test_a_deadline_ends_the_wait_for_an_earlier_put(channel, links, key):
 
 
 @shared
-def test_a_get_that_does_not_wait_ignores_puts_on_their_way(channel, links, key, monkeypatch):
-    links(symmetric=True)
+def test_a_get_that_does_not_wait_ignores_puts_on_their_way(channel, links, key):
+    links(delay_s=0.0, back_s=0.01)
     c = channel()
     c.put_many(["first", "second"], key=key)
-    queues, sentences = c._queues(key), []
-    names = type(queues).take.__globals__  # of the module with the core of the test
-
-    class Noted(names["LongWait"]):
-        def __init__(self, describe, *arguments):
-            super().__init__(describe, *arguments)
-            sentences.append(describe())
-
-    monkeypatch.setitem(names, "LongWait", Noted)
-    on_its_way = queues._last[key] = Future()
-    with ThreadPoolExecutor() as threads:
-        try:
-            assert threads.submit(c.get_nowait, key).result(30) == "first"
-            assert threads.submit(c.get, key, timeout=0).result(30) == "second"
-        finally:
-            on_its_way.set_result(None)
-    del queues._last[key]
-    assert len(sentences) == 2
-    assert all("an item is on its way from the channel" in sentence for sentence in sentences)
+    links(delay_s=600.0, back_s=0.01)
+    c._routes.network, c._routes._emulated = network_module.emulated_network(), {}
+    on_its_way = c.put("third", key=key, async_op=True)
+    assert c.get_nowait(key) == "first"
+    assert c.get(key, timeout=0) == "second"
+    assert on_its_way.cancel()
+    with pytest.raises(ChannelEmpty):
+        c.get_nowait(key)
 
 
 def test_a_channel_without_links_is_used_directly(channel, transport, monkeypatch, key):

@@ -15,7 +15,6 @@ from shoal.collective.message import (
     CARRIER,
     FRAMES,
     expects_object,
-    held_message,
     outlives_sender,
     special,
     tensor_message,
@@ -47,13 +46,12 @@ def inbox(monkeypatch):
         found=lambda _: SimpleNamespace(pid=1),
         is_dead=lambda _: not made.note("the sender is looked up"),
     )
-    network = SimpleNamespace(wait_until=lambda *_: made.note("on its way"))
-    made = Noting(SimpleNamespace(name="b:0", peers=peers, network=network))
+    made = Noting(SimpleNamespace(name="b:0", peers=peers))
     made._route = SimpleNamespace(queues=SimpleNamespace(qsize=lambda _: 0), key="key")
 
     def open_payload(_):
         made.note("the payload is opened")
-        return dumps(held_message(0.0, "text"))
+        return dumps("text")
 
     monkeypatch.setattr(tensor_receives, "open_payload", open_payload)
     return made
@@ -61,12 +59,8 @@ def inbox(monkeypatch):
 
 @pytest.mark.parametrize(
     "message",
-    [
-        held_message(0.0, "text"),
-        special(BESIDE, ("path", 1, 0)),
-        special(BUFFERS, dumps(held_message(0.0, "text"))[0], 0),
-    ],
-    ids=["held", "beside", "buffers"],
+    [special(BESIDE, ("path", 1, 0)), special(BUFFERS, dumps("text")[0], 0)],
+    ids=["beside", "buffers"],
 )
 def test_a_message_of_a_dead_sender_is_seen_until_a_receive_has_it(inbox, message):
     receive, taking = (
@@ -78,7 +72,7 @@ def test_a_message_of_a_dead_sender_is_seen_until_a_receive_has_it(inbox, messag
     inbox._taking = taking
     inbox._take_in_thread(receive, taking)
     assert receive.future.result(timeout=30) == "text"
-    assert ("on its way", True) in inbox.notes
+    assert ("before it is kept", True) in inbox.notes
     assert all(seen for _, seen in inbox.notes), inbox.notes
     assert not inbox._last_words()
 
@@ -113,7 +107,6 @@ def test_an_error_leaves_no_last_words(inbox, monkeypatch):
     [
         ("text", True),
         (tensor_message("tensor"), True),
-        (held_message(1.0, "text"), True),
         (special(BESIDE, None), True),
         (special(BUFFERS, b"", 0), True),
         (special(CARRIER), False),

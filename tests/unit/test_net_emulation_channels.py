@@ -6,8 +6,7 @@ import time
 import pytest
 
 from shoal import Channel, NodePlacementStrategy, Worker
-from shoal.channel import emulated
-from shoal.channel.emulated import EmulatedQueues
+from shoal.channel.delayed import DelayedQueues
 from shoal.errors import ChannelEmpty, ChannelFull, ShoalTimeoutError
 from shoal.testing import local_cluster
 
@@ -120,7 +119,7 @@ def test_a_put_is_over_when_its_item_has_arrived(start, name, target):
 def test_a_name_can_mean_the_group_alone(start):
     start(link("Env:0", "group/Rollout:0"))
     channel = Channel.create("Rollout")
-    assert not isinstance(channel._queues("default_queue"), EmulatedQueues)
+    assert not isinstance(channel._queues("default_queue"), DelayedQueues)
 
 
 @pytest.mark.timed
@@ -260,35 +259,3 @@ def test_the_time_of_items_on_their_way_is_no_stall(start):
     gets = rollout.execute_on(0).get(channel)
     env.execute_on(0).put(channel).wait()
     assert numbers(gets.wait()[0]) == [0]
-
-
-def test_a_process_ends_when_its_items_have_arrived():
-    with local_cluster(cluster_cfg=section(link("driver:0", "channel/x", 1500))):
-        channel = Channel.create("x")
-        channel.put("item", async_op=True)
-        emulated._wait_for_items()
-        assert channel.get_nowait() == "item"
-
-
-ENDS = """
-import atexit
-from shoal import Channel
-from shoal.net_emulation import EmulatedNetwork
-from shoal.testing import local_cluster
-
-EmulatedNetwork.now_at_once = lambda _: None  # as on another node, when it is time to ask again
-links = [{"src": "driver:0", "dst": "channel/x", "delay_ms": 1000}]
-emulation = {"enabled": True, "symmetric": False, "crossdc_pairs": links}
-section = {"num_nodes": 1, "component_placement": {}, "net_emulation": emulation}
-cluster = local_cluster(cluster_cfg=section)
-cluster.__enter__()
-channel = Channel.create("x")
-# Runs after the function that waits for the items.
-atexit.register(lambda: print([channel.get_nowait() for _ in range(2)]))
-channel.put("first", async_op=True)
-channel.put("second", async_op=True)
-"""
-
-
-def test_items_arrive_while_the_interpreter_ends(run_python):
-    assert run_python("-c", ENDS).strip() == "['first', 'second']"

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from shoal import NodePlacementStrategy, Worker
-from shoal.collective.emulated_outbox import EmulatedOutbox
 from shoal.errors import ShoalTimeoutError
 from shoal.testing import local_cluster
+from support.processes import until
 
 pytestmark = pytest.mark.nightly
 
@@ -28,7 +28,8 @@ def section(*links, num_nodes=1, **rates):
 
 class Peer(Worker):
     def send_now(self, to, count=1, async_op=False, payload=None):
-        """Send messages, each with the time at which it was sent."""
+        """Send messages, each with the time at which it was sent; return how long that took."""
+        begin = time.monotonic()
         works = [
             self.send((time.monotonic(), number, payload), to, 0, async_op=async_op)
             for number in range(count)
@@ -36,6 +37,23 @@ class Peer(Worker):
         if async_op:
             for work in works:
                 work.wait(timeout=30)
+        return time.monotonic() - begin
+
+    def send_within(self, to, timeout, async_op):
+        """Try to send; return the error."""
+        try:
+            work = self.send(0, to, 0, async_op=async_op, timeout=timeout)
+            if async_op:
+                work.wait(timeout=30)
+        except ShoalTimeoutError as error:
+            return str(error)
+
+    def send_and_cancel(self, to):
+        """Send a message that is cancelled on its way, and one after it."""
+        works = [self.send((0.0, number, None), to, 0, async_op=True) for number in range(2)]
+        works[0].cancel()
+        works[1].wait(timeout=30)
+        return works[0].future.cancelled()
 
     def send_from_one_time(self, to, count, payload):
         """Send messages, each with the time before the first."""
@@ -51,6 +69,9 @@ class Peer(Worker):
             sent, number, _ = works[index].wait(timeout=30) if async_op else self.recv(source, 0)
             found.append((time.monotonic() - sent, number))
         return found
+
+    def delays(self):
+        return {box.peer.get_name(): box._delays for box in self._collective._outboxes.values()}
 
     def send_tensor_now(self, to, values):
         import torch
@@ -111,11 +132,11 @@ def start():
         cluster.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize("async_op", [False, True], ids=["recv", "async recv"])
-def test_a_message_arrives_later_and_its_sender_does_not_wait(start, async_op):
+@pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
+def test_a_sender_waits_for_the_way_of_its_message(start, async_op):
     a, b, _ = start(LINK)
     receives = b.recv_late("a", async_op=async_op)
-    a.send_now("b").wait()
+    assert a.send_now("b", async_op=async_op).wait()[0] >= DELAY_S
     ((took, _),) = receives.wait()[0]
     assert took >= DELAY_S
 
@@ -142,6 +163,8 @@ def test_the_other_direction_and_other_workers(start):
     receives = c.execute_on(0).recv_late("a")
     a.send_now("c").wait()
     assert receives.wait()[0][0][1] == 0
+    a.send_now("b").wait()
+    assert a.delays().wait() == [{"c:0": False, "b:0": True}]
 
 
 def test_bandwidth_is_shared(start):
@@ -180,10 +203,27 @@ def test_messages_come_out_as_they_went_in(start):
 
 def test_a_deadline_counts_the_time_on_the_way(start):
     a, b, _ = start({**LINK, "delay_ms": 3000})
-    a.send_now("b", 2).wait()
-    first, second, third = b.recv_within("a", 0.05, 30, 30).wait()[0]
+    receives = b.recv_within("a", 0.05, 30, 30)
+    a.send_now("b", 2, async_op=True).wait()
+    first, second, third = receives.wait()[0]
     assert "recv from a:0" in first
     assert (second, third) == (0, 1)
+
+
+@pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
+def test_a_send_without_time_for_the_way_sends_nothing(start, async_op):
+    a, b, _ = start({**LINK, "delay_ms": 600_000})
+    error = a.send_within("b", 0.1, async_op).wait()[0]
+    assert "send to b:0: no answer from b:0, which may be behind a slow link" in error
+    assert "within 0.1 s" in error
+    assert "recv from a:0" in b.recv_within("a", 0.05).wait()[0][0]
+
+
+def test_a_message_on_its_way_can_be_cancelled(start):
+    a, b, _ = start(LINK)
+    receives = b.recv_late("a")
+    assert a.send_and_cancel("b").wait() == [True]
+    assert [number for _, number in receives.wait()[0]] == [1]
 
 
 @pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
@@ -224,7 +264,7 @@ def test_a_job_without_links_takes_the_usual_way(start):
         def outbox(self):
             self.send(1, "Looks", 0, async_op=True)
             (found,) = self._collective._outboxes.values()
-            return isinstance(found, EmulatedOutbox), self._collective._routes.network is None
+            return found._over_links, self._collective._routes.network is None
 
     for cfg, expected in ((None, (False, True)), (section(LINK), (False, False))):
         with local_cluster(cluster_cfg=cfg) as cluster:
@@ -251,19 +291,15 @@ def test_unknown_endpoints_are_reported_at_the_end(caplog):
     assert record.message.startswith(text)
 
 
-def test_a_thread_that_waits_for_an_arrival_ends_with_its_worker(start):
-    a, b, _ = start({**LINK, "delay_ms": 600_000})
-    receives = b.recv_late("a")
-    a.send_now("b").wait()
-    b.close()
-    with pytest.raises(Exception, match="b:0"):
-        receives.wait()
+def test_the_thread_of_messages_on_their_way_ends_with_their_sender(start):
+    a, _, _ = start({**LINK, "delay_ms": 600_000})
+    sends = a.send_now("b")
 
     def waits():
-        stacks = [thread for thread in threading.enumerate() if thread.name == "shoal-wait"]
-        return len(stacks)
+        return [thread for thread in threading.enumerate() if thread.name == "shoal-wait"]
 
-    end = time.monotonic() + 30
-    while waits() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not waits()
+    until(waits)
+    a.close()
+    with pytest.raises(Exception, match="a:0"):
+        sends.wait()
+    until(lambda: not waits())

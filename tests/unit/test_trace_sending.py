@@ -370,6 +370,24 @@ def test_clocks_of_one_machine_are_aligned_exactly():
     assert (skew.update(), skew.error_s) == (4000, 0.0)
 
 
+def test_a_clock_that_was_not_told_is_asked_for_again_at_once():
+    remote, errors = Remote(3600, [(0.0, 0.0)] * 9), [PeerLostError("the manager died")]
+    skew = Skew(remote.here, "here", lambda: _raise(errors.pop()) if errors else remote.read())
+    with pytest.raises(PeerLostError):
+        skew.update()
+    found = skew.update()
+    assert abs(found / 1e9 - 3600) < 60
+    skew._next_at = 0
+    errors.append(PeerLostError("the manager died"))
+    with pytest.raises(PeerLostError):
+        skew.update()
+    assert skew.update() == found  # the estimate stays, and the error does not make it ask again
+
+
+def _raise(error):
+    raise error
+
+
 class Took:
     def __init__(self):
         self.data = b""

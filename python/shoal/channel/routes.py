@@ -4,7 +4,7 @@ import logging
 from collections.abc import Hashable, Iterator
 from typing import Any
 
-from shoal.channel.emulated import EmulatedQueues
+from shoal.channel.delayed import DelayedQueues
 from shoal.channel.remote import RemoteQueues
 from shoal.errors import (
     ChannelClosed,
@@ -85,7 +85,7 @@ class Routes:
         if queues is None:
             queues, endpoint = self.queues_of(index), self._endpoint(index)
             if self.network is not None and endpoint is not None:
-                queues = EmulatedQueues(queues, self.network, self.settings, endpoint)
+                queues = DelayedQueues(queues, self.network, self.settings, endpoint)
                 self.network.note(self.settings.name, endpoint)
             queues = self._emulated.setdefault(index, queues)
         return queues

@@ -6,12 +6,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 from shoal._backend import WorkerAddress
 from shoal.collective.broadcast_topology import Edges, direct_edges, edges_of
-from shoal.collective.emulated_outbox import endpoint_of, held
 from shoal.collective.inbox import Inbox, PendingReceive
 from shoal.collective.message import (
     BESIDE,
@@ -24,7 +23,7 @@ from shoal.collective.message import (
 )
 from shoal.collective.node_memory import MOST_BYTES
 from shoal.collective.options import CollectiveGroupOptions
-from shoal.collective.outbox import Outbox
+from shoal.collective.outbox import Outbox, encoded, size_of
 from shoal.collective.peer_routes import PeerRoutes
 from shoal.collective.unread_payloads import UnreadPayloads
 from shoal.collective.waits import PeerWait
@@ -220,30 +219,24 @@ class _Course:
             edges = direct_edges(self._me, self._root, self._members)
         with self._lock:
             if self._edges is None:
+                self._links = links
                 self._near = [self._outbox(member) for member in edges.near]
                 self._far = [self._outbox(member) for member in edges.far]
                 if edges.parent is not None:
                     direct = edges.parent == self._root
                     what = f"{self._label}broadcast from" if direct else f"{self._what}: from"
                     self._inbox = Inbox(self._routes, self._kind, edges.parent, what, "broadcast")
-                self._links = links
                 self._edges = edges
 
     def _links_to(self, infos: Sequence[WorkerInfo]) -> dict[WorkerAddress, Link]:
         """Return the emulated links from the source to other members; the same at all members."""
-        network = self._routes.network
-        if network is None:
-            return {}
-        endpoints = {info.address: endpoint_of(info) for info in infos}
-        found = {
-            member: network.table.find(endpoints[self._root], endpoint)
-            for member, endpoint in endpoints.items()
-            if member != self._root
-        }
+        root = next(info for info in infos if info.address == self._root)
+        found = {info.address: self._routes.link(root, info) for info in infos if info is not root}
         return {member: link for member, link in found.items() if link is not None}
 
     def _outbox(self, member: WorkerAddress) -> Outbox:
-        outbox = Outbox(self._routes, self._kind, member, f"{self._what}: to", "broadcast")
+        what, links = f"{self._what}: to", bool(self._links)
+        outbox = Outbox(self._routes, self._kind, member, what, "broadcast", over_links=links)
         outbox.heed(self.options)
         return outbox
 
@@ -278,6 +271,9 @@ class _Course:
 
     def _give(self, value: Any, deadline: Deadline) -> None:
         """Send to all members that receive from this one, then raise the first error, if any."""
+        if self._links:
+            self._work(self._started(value, deadline), deadline).wait()
+            return
         if self._copies_on_device(value, deadline):
             self._started(value, deadline).result()  # at once: a late member delays no other
             return
@@ -296,10 +292,13 @@ class _Course:
     def _started(self, value: Any, deadline: Deadline) -> Future:
         """Start to send to those members; the future's result is the object."""
         errors: list[BaseException] = []
-        sends = [
-            (outbox.start_send(message, deadline), reference)
-            for outbox, message, reference in self._messages(value, deadline, errors)
-        ]
+        if self._links:
+            sends = self._over_links(envelope(sendable(value)), deadline)
+        else:
+            sends = [
+                (outbox.start_send(message, deadline), reference)
+                for outbox, message, reference in self._messages(value, deadline, errors)
+            ]
         future: Future = Future()
         if not sends:
             fulfil(future, partial(_joined, value, sends, errors))
@@ -328,8 +327,6 @@ class _Course:
         if not self._near and not self._far:
             return []
         message = envelope(sendable(value))
-        if self._links:
-            return self._over_links(message)
         sends: list[tuple[Outbox, Any, PayloadRef | None]] = [
             (outbox, message, None) for outbox in self._far
         ]
@@ -341,7 +338,7 @@ class _Course:
 
     def _copies_on_device(self, value: Any, deadline: Deadline) -> bool:
         """Whether several members of this node copy tensors from this one's device by themselves."""
-        if not self._near[1:] or self._links:
+        if not self._near[1:]:
             return False
         message = envelope(sendable(value))
         if (nbytes_of(message) or 0) < _BY_DEVICE_FROM:
@@ -350,13 +347,19 @@ class _Course:
             return all(box.carrier_of(message, deadline) == IPC for box in self._near)
         return False
 
-    def _over_links(self, message: Any) -> list[tuple[Outbox, Any, PayloadRef | None]]:
-        """Return the messages if some members are behind emulated links."""
-        network = self._routes.network
-        links = list(self._links.values())
-        parts = [message] * len(links) if network is None else held(message, network, links)
-        over = dict(zip(self._links, parts, strict=True))
-        return [(outbox, over.get(outbox.peer, message), None) for outbox in self._far]
+    def _over_links(
+        self, message: Any, deadline: Deadline
+    ) -> list[tuple[Future, PayloadRef | None]]:
+        """Start to send to all members, of whom some are behind emulated links."""
+        if not self._far:
+            return []
+        message, links = encoded(message), list(self._links.values())
+        seconds = self._routes.seconds(links, size_of(message) or 0)
+        left, now = dict(zip(self._links, seconds, strict=True)), monotonic()
+        return [
+            (box.start_send(message, deadline, now + left.get(box.peer, 0.0)), None)
+            for box in self._far
+        ]
 
     def _to_node(
         self, message: Any, deadline: Deadline, errors: list[BaseException]

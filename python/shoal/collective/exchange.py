@@ -9,7 +9,6 @@ from typing import Any
 from shoal._backend import WorkerAddress
 from shoal.collective.broadcast import Broadcasts
 from shoal.collective.broadcast_members import expand, own_group, source
-from shoal.collective.emulated_outbox import EmulatedOutbox
 from shoal.collective.inbox import NOT_YET, Inbox
 from shoal.collective.message import (
     PLAIN,
@@ -297,8 +296,10 @@ class Exchange:
         key = (group, rank if isinstance(rank, int) else tuple(rank))
         found = self._outboxes.get(key)
         if found is None:
-            cls = EmulatedOutbox if self._routes.sends_over_links else Outbox
-            made = cls(self._routes, self._kind, peer, f"{self._label}send to")
+            made = Outbox(
+                self._routes, self._kind, peer, f"{self._label}send to",
+                over_links=self._routes.sends_over_links,
+            )  # fmt: skip
             found = self._outboxes.setdefault(key, made)  # another thread may have made it
         return found
 

@@ -256,8 +256,7 @@ class Inbox:
         special = special_of(message)
         if special is None:
             return open_message(message)
-        # A payload beside the queue may be on its way over an emulated link, for which a thread waits.
-        if special[0] == BESIDE and self._routes.network is None:
+        if special[0] == BESIDE:
             return self._parts.complete(message, deadline, self._watch(deadline, seen), _nowhere)
         self._early.append(message)
         return NOT_HERE

@@ -17,7 +17,6 @@ __all__ = [
     "BUFFERS",
     "CARRIER",
     "FRAMES",
-    "HELD",
     "PLAIN",
     "Accept",
     "Facts",
@@ -27,9 +26,7 @@ __all__ = [
     "expects_tensor",
     "fill",
     "flat",
-    "held_message",
     "is_envelope",
-    "is_held",
     "is_tensor",
     "nbytes_of",
     "open_message",
@@ -50,8 +47,6 @@ BUFFERS = "buffers"
 """Kind of an envelope with a pickle, whose buffers came with the frame that announced it."""
 FRAMES = "frames"
 """Kind of an envelope after which frames of `torch` announce the messages."""
-HELD = "held"
-"""Kind of an envelope with a message that arrives at a set time, over an emulated link."""
 CARRIER = "carrier"
 """Kind of an envelope whose tensors come through a carrier."""
 
@@ -104,21 +99,6 @@ def special(kind: str, *parts: Any) -> Any:
     return (_MARK, kind, *parts)
 
 
-def held_message(arrival: float, *parts: Any) -> Any:
-    """Return the envelope of a message that arrives at a set time.
-
-    Args:
-        arrival: The time, by the clock of the emulated network.
-        parts: The message, or its pickle and the buffers of the pickle.
-    """
-    return special(HELD, arrival, *parts)
-
-
-def is_held(message: Any) -> bool:
-    """Whether a message is an envelope of `held_message`."""
-    return is_envelope(message) and message[1] == HELD
-
-
 def tensor_in(message: Any) -> Any:
     """Return the tensor of a message of `send_tensor`; None for any other message."""
     return message[2] if is_envelope(message) and message[1] == _TENSOR else None
@@ -136,7 +116,7 @@ def is_envelope(message: Any) -> bool:
 
 def special_of(message: Any) -> tuple[str, tuple[Any, ...]] | None:
     """Return the kind and parts of an envelope whose object must be fetched first, else None."""
-    if is_envelope(message) and message[1] in (BESIDE, BUFFERS, FRAMES, HELD, CARRIER):
+    if is_envelope(message) and message[1] in (BESIDE, BUFFERS, FRAMES, CARRIER):
         return message[1], message[2:]
     return None
 
@@ -144,7 +124,7 @@ def special_of(message: Any) -> tuple[str, tuple[Any, ...]] | None:
 def outlives_sender(message: Any) -> bool:
     """Whether a message can be completed after its sender has died: no part is still to be sent."""
     found = special_of(message)
-    return found is None or found[0] in (BESIDE, BUFFERS, HELD)
+    return found is None or found[0] in (BESIDE, BUFFERS)
 
 
 def open_message(message: Any) -> Received:

@@ -17,7 +17,7 @@ from shoal.collective.peer_routes import PeerRoutes, Route
 from shoal.collective.tensor_sends import TensorSends, has_tensors
 from shoal.collective.unread_payloads import UnreadPayloads
 from shoal.collective.waits import PeerWait, attend
-from shoal.deadline import Deadline
+from shoal.deadline import Deadline, expect_event
 from shoal.errors import (
     ChannelClosed,
     ChannelMemoryError,
@@ -33,7 +33,7 @@ from shoal.reused_threads import run_in_thread
 from shoal.shm import Parcel
 from shoal.transport.choice import Watch
 
-__all__ = ["LOOK_S", "SLICE_S", "Outbox"]
+__all__ = ["LOOK_S", "SLICE_S", "Outbox", "encoded", "size_of"]
 
 SLICE_S = 0.8
 """Seconds to wait between checks that the peer lives; the second check sees a death, within 2 s."""
@@ -54,6 +54,8 @@ class _Sending:
     Attributes:
         message: The message.
         deadline: Deadline of its wait for room.
+        not_before: The time, by the monotonic clock, at which its way over an emulated link ends;
+            None if it has not begun.
         future: Completes when the message is sent; `cancel` only asks for a cancellation.
     """
 
@@ -62,9 +64,11 @@ class _Sending:
         message: Any,
         deadline: Deadline,
         translate: Callable[[BaseException, Deadline], BaseException],
+        not_before: float | None = None,
     ) -> None:
         self.message = message
         self.deadline = deadline
+        self.not_before = not_before
         self._translate = translate
         self.future = AskingBy(self._cancel)
         self._inner: Future | None = None
@@ -117,16 +121,27 @@ class Outbox:
         peer: The receiver.
         what: Name of the operation in errors and log lines, such as `send to`.
         operation: The operation as the state page shows it.
+        over_links: Whether messages may take an emulated link: then the thread of the asynchronous
+            ones sends all of them, each when its time has come.
     """
 
     def __init__(
-        self, routes: PeerRoutes, kind: str, peer: WorkerAddress, what: str, operation: str = "send"
+        self,
+        routes: PeerRoutes,
+        kind: str,
+        peer: WorkerAddress,
+        what: str,
+        operation: str = "send",
+        *,
+        over_links: bool = False,
     ) -> None:
         self._routes = routes
         self._kind = kind
         self.peer = peer
         self._what = f"{what} {peer.get_name()}"
         self._operation = operation
+        self._over_links = over_links
+        self._delays = over_links  # until it is known whether a link leads to the receiver
         self._lock = threading.Lock()
         self._one_at_a_time = threading.Lock()  # for sends of more than one step
         self._info: WorkerInfo | None = None
@@ -170,7 +185,7 @@ class Outbox:
 
     def send(self, message: Any, deadline: Deadline) -> None:
         """Send a message; wait for the receiver to exist and for room."""
-        if self._drains:
+        if self._drains or self._delays:
             self._send_behind(message, deadline)
             return
         self._send_in_slices(message, deadline)
@@ -192,8 +207,18 @@ class Outbox:
             raise
         future.result()
 
-    def start_send(self, message: Any, deadline: Deadline) -> Future:
-        """Start an asynchronous send, which comes after those that were started before."""
+    def start_send(
+        self, message: Any, deadline: Deadline, not_before: float | None = None
+    ) -> Future:
+        """Start an asynchronous send, which comes after those that were started before.
+
+        Args:
+            message: The message.
+            deadline: The deadline of the send.
+            not_before: When a message that is booked on an emulated link arrives.
+        """
+        if self._delays:
+            message = encoded(message)
         with self._at_once_or_later() as found:
             route = found
             if route is not None and not self._tensor_sends.needed_for(message, route):
@@ -202,7 +227,7 @@ class Outbox:
                     route = None
             else:
                 route = None
-            sending = _Sending(message, deadline, self._translated)
+            sending = _Sending(message, deadline, self._translated, not_before)
             starts = False
             with self._lock:
                 if not self._drains and route is not None:
@@ -230,7 +255,7 @@ class Outbox:
         waits while another thread sends: a message and its announcement belong together.
         """
         info, route = self._info, self._route
-        if info is None or route is None:
+        if info is None or route is None or self._delays:
             yield None
             return
         if monotonic() > self._look_at:
@@ -317,7 +342,12 @@ class Outbox:
         return self._tensor_sends.carrier_of(message, self.info(deadline))
 
     def close(self) -> None:
-        """Release resources held for the receiver."""
+        """Release resources held for the receiver; messages on an emulated link are lost."""
+        if self._over_links:
+            with self._lock:
+                on_their_way = tuple(self._backlog)
+            for sending in on_their_way:
+                sending.future.cancel()
         self._tensor_sends.close()
 
     def waiting(self, deadline: Deadline) -> PeerWait:
@@ -338,6 +368,8 @@ class Outbox:
         """Use the record of a receiver that was found, or that replaced a dead one."""
         self._route = self._queue = self._info = None
         self._tensor_sends.close()
+        if self._over_links:
+            self._delays = self._routes.link(self._routes.info, info) is not None
         self._route = self._routes.outgoing(self._kind, info)
         self._info = info  # last, so that after an error above the next send tries again
 
@@ -414,7 +446,8 @@ class Outbox:
                 except ChannelClosed as error:
                     raise self._translated(error, deadline) from None
                 else:
-                    self._queue = route.direct.get(route.key)
+                    if not self._delays:
+                        self._queue = route.direct.get(route.key)
                     return
 
     def _put_far(self, route: Route, message: Any, deadline: Deadline, wait: PeerWait) -> None:
@@ -446,6 +479,8 @@ class Outbox:
     def _drain(self) -> None:
         """Send the messages of the backlog in order; the thread ends when there are none."""
         while True:
+            if self._delays:
+                self._let_arrive()
             with self._lock:
                 if not self._backlog:
                     self._drains = False
@@ -461,6 +496,33 @@ class Outbox:
             elif not sending.future.done():
                 sending.future.end()
 
+    def _let_arrive(self) -> None:
+        """Wait until the first message of the backlog has come over its emulated link."""
+        while True:
+            with self._lock:
+                backlog = tuple(self._backlog)
+            if not backlog or backlog[0].future.done():
+                return
+            first = backlog[0]
+            try:
+                info = self.info(first.deadline)  # which notices that the receiver has died
+                for sending in backlog:
+                    if sending.not_before is None:
+                        sending.not_before = monotonic() + self._seconds_to(info, sending.message)
+            except ShoalError as error:
+                fail(first.future, error)
+                return
+            left = (first.not_before or 0.0) - monotonic()
+            if left <= 0:
+                return
+            expect_event(left)
+            time.sleep(min(left, LOOK_S))
+
+    def _seconds_to(self, info: WorkerInfo, message: Any) -> float:
+        """Book a message on the link to the receiver; return the seconds until it arrives."""
+        link = self._routes.link(self._routes.info, info)
+        return 0.0 if link is None else self._routes.seconds([link], size_of(message) or 0)[0]
+
     def _translated(self, error: BaseException, deadline: Deadline) -> BaseException:
         """Turn an error of a queue into one that names the send."""
         if isinstance(error, ShoalTimeoutError):
@@ -472,16 +534,27 @@ class Outbox:
         return error
 
     def _too_late(self, deadline: Deadline) -> ShoalTimeoutError:
-        return timed_out(self._what, f"{self.peer.get_name()}, which takes nothing,", deadline)
+        slow = "may be behind a slow link of cluster.net_emulation"
+        why = slow if self._delays else "takes nothing"
+        return timed_out(self._what, f"{self.peer.get_name()}, which {why},", deadline)
 
     def _dead(self, info: WorkerInfo, deadline: Deadline) -> PeerLostError:
         note = f"process {info.pid} ended"
         return lost(self._what, self.peer.get_name(), deadline, note)
 
 
+def encoded(message: Any) -> Any:
+    """Return a message in the form in which it has a size: tensors as they are, or a parcel."""
+    return message if type(message) is Parcel or has_tensors(message) else Parcel.of(message)
+
+
+def size_of(message: Any) -> int | None:
+    """Return the bytes of a message; None if only its pickle has a size."""
+    return message.nbytes if type(message) is Parcel else nbytes_of(message)
+
+
 def _is_too_large(message: Any) -> bool:
-    found = message.nbytes if type(message) is Parcel else nbytes_of(message)
-    return found is not None and found > MOST_BYTES
+    return (size_of(message) or 0) > MOST_BYTES
 
 
 def _opened(message: Any) -> Any:

@@ -1,5 +1,6 @@
 """`PeerRoutes`: finds the queue from one worker to another, in shared memory or in a mailbox."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from shoal._backend import WorkerAddress
@@ -9,7 +10,7 @@ from shoal.collective.mailbox import Mailboxes
 from shoal.collective.node_memory import NodeMemory
 from shoal.collective.peers import Peers
 from shoal.manager import WorkerInfo
-from shoal.net_emulation import emulated_network, worker_endpoint
+from shoal.net_emulation import Endpoint, Link, emulated_network, worker_endpoint
 from shoal.queues.protocol import Queues
 from shoal.transport.choice import OBJECTS, choose, has_registered
 
@@ -50,13 +51,11 @@ class PeerRoutes:
         self.memory = NodeMemory(self.directory)
         self.mailboxes = Mailboxes()
         self.peers = Peers(self.directory, self.mailboxes)
-        self.endpoint = worker_endpoint(self.name, info.cluster_node_rank)
-        """The worker, as the links of an emulated network know it."""
         self._refused: dict[str, dict[str, str]] = {}
         self.network = emulated_network()
         """The emulated links of the job; None if there are none."""
         if self.network is not None:
-            self.network.note(self.name, self.endpoint)
+            self.network.note(self.name, _endpoint(info))
 
     def refused_by(self, peer: WorkerAddress) -> dict[str, str]:
         """Return the transports that refused to carry tensors to a worker, with the reasons."""
@@ -65,7 +64,17 @@ class PeerRoutes:
     @property
     def sends_over_links(self) -> bool:
         """Whether messages of this worker may take an emulated link."""
-        return self.network is not None and self.network.table.has_source(self.endpoint)
+        return self.network is not None and self.network.table.has_source(_endpoint(self.info))
+
+    def link(self, source: WorkerInfo, target: WorkerInfo) -> Link | None:
+        """Return the emulated link from one worker to another; None if messages pass at once."""
+        if self.network is None:
+            return None
+        return self.network.table.find(_endpoint(source), _endpoint(target))
+
+    def seconds(self, links: Sequence[Link], size: int) -> list[float]:
+        """Book a message on links with one uplink; return the seconds that it takes over each."""
+        return [] if self.network is None else self.network.seconds(links, size)
 
     def accelerator_rank(self, device: Any) -> int | None:
         """Return the cluster-wide rank of a torch device; None if it is not known."""
@@ -97,6 +106,10 @@ class PeerRoutes:
     def close(self) -> None:
         """Leave the node's memory."""
         self.memory.close()
+
+
+def _endpoint(info: WorkerInfo) -> Endpoint:
+    return worker_endpoint(info.address.get_name(), info.cluster_node_rank)
 
 
 def _key(kind: str, src: WorkerAddress, dst: WorkerInfo) -> str:

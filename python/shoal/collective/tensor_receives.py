@@ -1,6 +1,5 @@
 """`TensorReceives`: receives what is not in the queue of messages; the counterpart of `TensorSends`."""
 
-import threading
 from typing import Any
 
 from shoal._backend import WorkerAddress
@@ -9,7 +8,6 @@ from shoal.collective.message import (
     BUFFERS,
     CARRIER,
     FRAMES,
-    HELD,
     Received,
     open_message,
     special_of,
@@ -49,7 +47,6 @@ class TensorReceives:
         self._frames: FrameReceiver | None = None
         self._carriers: dict[str, TensorCarrier] = {}
         self._buffers: list[Any] = []
-        self._closed = threading.Event()
 
     @property
     def by_frames(self) -> bool:
@@ -105,13 +102,10 @@ class TensorReceives:
             head, count = parts
             # If buffers are missing, the send has failed with an error at the sender.
             return self._rebuilt(head, buffers) if len(buffers) == count else NOT_HERE
-        if kind == HELD:
-            return self._opened(message)
         return self._shared(parts[0])
 
     def close(self) -> None:
         """Release resources held for the sender."""
-        self._closed.set()
         self._end_frames()
         while self._carriers:
             self._carriers.popitem()[1].close()
@@ -136,21 +130,7 @@ class TensorReceives:
             raise TransportError(
                 f"{self._where}: the message cannot be rebuilt here: {type(error).__name__}: {error}"
             ) from error
-        return self._opened(message)
-
-    def _opened(self, message: Any) -> Received:
-        """Open a message, which first has to arrive if it takes an emulated link."""
-        special = special_of(message)
-        if special is None or special[0] != HELD:
-            return open_message(message)
-        arrival, *parts = special[1]
-        network = self._routes.network
-        if network is not None:
-            network.wait_until(arrival, self._closed)
-        if len(parts) == 1:
-            return open_message(parts[0])
-        head, buffers = parts
-        return self._rebuilt(head, [bytearray(buffer) for buffer in buffers])
+        return open_message(message)
 
     def _through_carrier(
         self, parts: tuple[Any, ...], deadline: Deadline, watch: Watch, into: Place

@@ -1,7 +1,7 @@
 """Slow links between workers, channels and nodes, emulated in shoal's own transports.
 
 `NetEmulationManager` books the bandwidth that the processes of a job share. `EmulatedNetwork` is
-the view of one process: its links, and the time at which a message that it sends now arrives.
+the view of one process: its links, and the seconds that a message takes which it sends now.
 """
 
 from shoal.config import BandwidthGroup, CrossDCPair, NetEmulationConfig

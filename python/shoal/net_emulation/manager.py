@@ -11,8 +11,6 @@ from shoal.nearest import did_you_mean
 from shoal.net_emulation.budgets import Budgets
 from shoal.net_emulation.links import Endpoint, Link, LinkTable, worker_endpoint
 from shoal.net_emulation.sizes import estimate_payload_size_bytes
-from shoal.process import own_process
-from shoal.tracing.clock import Reading
 
 __all__ = ["NetEmulationManager"]
 
@@ -46,7 +44,7 @@ class NetEmulationManager(Manager):
             )
         self._table = LinkTable(cfg)
         self._budgets = Budgets(self._table.rates)
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._used = set(self._table.used(worker_endpoint("driver")))  # never noted
         self._known: set[str] = set()
 
@@ -72,9 +70,7 @@ class NetEmulationManager(Manager):
         _check_size(size_bytes)
         source = worker_endpoint(src)
         found = [self._table.find(source, worker_endpoint(dst)) for dst in dsts]
-        now = self._now()
-        arrivals = self._budgets.book([link for link in found if link is not None], size_bytes, now)
-        return max((arrival - now for arrival in arrivals), default=0.0)
+        return max(self.book([link for link in found if link is not None], size_bytes), default=0.0)
 
     @classmethod
     def estimate_payload_size_bytes(cls, payload: Any) -> int:
@@ -82,12 +78,10 @@ class NetEmulationManager(Manager):
         return estimate_payload_size_bytes(payload)
 
     def book(self, links: Sequence[Link], size: int) -> list[float]:
-        """Book a message on links with one uplink; return when it arrives, by this clock."""
-        return self._budgets.book([Link(*link) for link in links], size, self._now())
-
-    def get_clock(self) -> Reading:
-        """Read the clock of the emulation."""
-        return Reading(own_process().host, 0, int(self._now() * 1e9))
+        """Book a message on links with one uplink; return the seconds until it arrives over each."""
+        now = self._clock()
+        arrivals = self._budgets.book([Link(*link) for link in links], size, now)
+        return [arrival - now for arrival in arrivals]
 
     def note_endpoint(self, name: str, keys: Sequence[str]) -> None:
         """Note that a worker or channel exists.
@@ -106,9 +100,6 @@ class NetEmulationManager(Manager):
             + did_you_mean(name, self._known)
             for name in sorted(self._table.names - self._used)
         ]
-
-    def _now(self) -> float:
-        return time.monotonic() if self._clock is None else self._clock()
 
 
 def _check_size(size: Any) -> None:

@@ -2,14 +2,12 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from shoal.config import NetEmulationConfig
-from shoal.context import current, describe_self, env_value
-from shoal.deadline import expect_event
-from shoal.errors import ShoalError, ShoalTimeoutError
+from shoal.context import current, env_value
+from shoal.errors import ShoalError
 from shoal.fork import ChildStage, in_child
 from shoal.manager import NodeManager
 from shoal.manager.base import find_namespace
@@ -21,8 +19,6 @@ from shoal.net_emulation.links import (
     worker_endpoint,
 )
 from shoal.net_emulation.manager import NetEmulationManager
-from shoal.process import own_process
-from shoal.tracing.clock import Clock, Skew
 
 __all__ = [
     "VARIABLE",
@@ -38,16 +34,12 @@ VARIABLE = "NET_EMULATION"
 
 _ANSWER_S = 30.0
 """Maximum seconds for an answer of the manager."""
-_SLICE_S = 5.0
-"""Maximum seconds between two looks at the clock during a wait."""
 
 _log = logging.getLogger("shoal")
 
 
 class EmulatedNetwork:
     """The emulated links of a job, in one process.
-
-    Times are seconds of the manager's clock, so that they mean the same on all nodes.
 
     Args:
         config: The configuration of the job.
@@ -59,9 +51,6 @@ class EmulatedNetwork:
     ) -> None:
         self.table = LinkTable(config)
         self._manager = manager or _proxy
-        self._clock = Clock(0)
-        self._skew = Skew(self._clock, own_process().host, lambda: self._manager().get_clock())
-        self._has_warned = False
 
     def own(self) -> Endpoint:
         """Return the endpoint of this process, or of the scope that this code runs in."""
@@ -82,83 +71,21 @@ class EmulatedNetwork:
         except ShoalError as error:  # the job goes on; a report at its end lacks this name
             _log.debug("the manager of the network emulation was not told of %s: %s", name, error)
 
-    def now(self) -> float:
-        """Return the time by the manager's clock, which the first call waits for.
-
-        Raises:
-            ShoalError: The manager has not told its clock yet, and does not answer.
-        """
-        skew = self._skew
-        # A thread that has an estimate does not wait for another thread that asks again.
-        if _asking.acquire(timeout=0.0 if skew.is_known else _ANSWER_S):
-            try:
-                skew.update()
-            except ShoalError:
-                if not skew.is_known:
-                    raise
-            finally:
-                _asking.release()
-        elif not skew.is_known:
-            raise ShoalTimeoutError(
-                f"{describe_self()}: {NetEmulationManager.MANAGER_NAME} has not told its clock within "
-                f"{_ANSWER_S:g} s, so the time on an emulated link is not known"
-            )
-        return self._estimate()
-
-    def now_at_once(self) -> float | None:
-        """Return the time by the manager's clock; None if `now` would ask the manager, or wait."""
-        skew = self._skew
-        return self._estimate() if skew.is_known and not skew.is_due else None
-
-    def _estimate(self) -> float:
-        return (self._clock.now() + self._skew.nanoseconds) / 1e9
-
-    def arrivals(self, links: Sequence[Link], size: int) -> list[float]:
-        """Book a message on links with one uplink, and return when it arrives over each.
+    def seconds(self, links: Sequence[Link], size: int) -> list[float]:
+        """Book a message on links with one uplink; return the seconds until it arrives over each.
 
         Raises:
             ShoalError: The manager does not answer.
         """
         if any(link.is_limited for link in links):
             return list(self._manager().book([tuple(link) for link in links], size))
-        now = self.now()
-        return [now + link.delay_s for link in links]
-
-    def arrival(self, link: Link, size: int) -> float:
-        """Book a message on one link, and return when it arrives."""
-        return self.arrivals([link], size)[0]
-
-    def wait_until(self, arrival: float, ended: threading.Event | None = None) -> None:
-        """Wait until a message arrives, or until `ended` is set.
-
-        If the manager's clock is not known, the message arrives at once: it must not be lost.
-        """
-        while (left := self._left(arrival)) > 0:
-            expect_event(left)
-            step = min(left, _SLICE_S)
-            if ended is None:
-                time.sleep(step)
-            elif ended.wait(step):
-                return
-
-    def _left(self, arrival: float) -> float:
-        try:
-            return arrival - self.now()
-        except ShoalError as error:
-            if not self._has_warned:
-                self._has_warned = True
-                _log.warning(
-                    "%s: messages arrive without the delay of their emulated links: %s",
-                    describe_self(), error,
-                )  # fmt: skip
-            return 0.0
+        return [link.delay_s for link in links]
 
 
 def _proxy() -> Any:
     return NetEmulationManager.get_proxy(timeout=_ANSWER_S)
 
 
-_asking = threading.Lock()  # held by the thread that asks a manager for its clock
 _lock = threading.Lock()
 _networks: dict[str, EmulatedNetwork | None] = {}
 
@@ -205,9 +132,8 @@ def warn_of_unknown(manager: Any) -> None:
 
 
 def _begin_again() -> None:
-    # A thread of the parent may have held them during the fork.
-    global _asking, _lock
-    _asking, _lock = threading.Lock(), threading.Lock()
+    global _lock  # noqa: PLW0603  (a thread of the parent may have held it during the fork)
+    _lock = threading.Lock()
 
 
 in_child(ChildStage.RENEW, _begin_again)

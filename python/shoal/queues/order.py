@@ -10,17 +10,18 @@ import concurrent.futures
 import itertools
 import math
 import threading
+import time
 from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, Literal
 
-from shoal.deadline import Deadline
+from shoal.deadline import Deadline, expect_event
 from shoal.errors import ChannelDecodeError
 from shoal.fork import reset_in_child
 from shoal.loop import submit
 from shoal.shm.refusals import Refusal
 
-__all__ = ["Direct", "Line", "NotYet", "Order", "Pending", "Side", "after"]
+__all__ = ["Direct", "Line", "NotYet", "Order", "Pending", "Side", "after", "when_due"]
 
 Future = concurrent.futures.Future[Any]
 Side = Literal["put", "get"]
@@ -53,9 +54,11 @@ class Pending(Future):
         too_late: Makes the error for that from the last refusal; None if it is not known.
         finish: Turns what the attempt returned into the result, without any lock.
         refusal: Why it has to wait, where it is known.
+        not_before: The time, by the monotonic clock, before which it has to wait in any case.
 
     Attributes:
         deadline: Same as the argument.
+        not_before: Same as the argument.
     """
 
     def __init__(
@@ -65,9 +68,11 @@ class Pending(Future):
         too_late: Callable[[Refusal | None], BaseException],
         finish: Callable[[Any], Any] | None = None,
         refusal: Refusal | None = None,
+        not_before: float = 0.0,
     ) -> None:
         super().__init__()
         self.deadline = deadline
+        self.not_before = not_before
         self._attempt: Callable[[], Any] | None = attempt
         self._too_late = too_late
         self._finish = finish
@@ -83,6 +88,8 @@ class Pending(Future):
         with self._condition:  # `cancel` takes it too
             if self._attempt is None or self.done():
                 return
+            if time.monotonic() < self.not_before:
+                raise NotYet(None)
             try:
                 self._outcome = self._attempt(), None
             except NotYet as why:
@@ -237,6 +244,21 @@ async def _served(operation: Pending, serve: Serve) -> None:
         pass
     except Exception as error:  # noqa: BLE001  (the error is its result)
         operation.fail(partial(_itself, error))
+
+
+async def when_due(operation: Pending) -> None:
+    """Attempt an operation once its time has come, unless its deadline comes first; a `Serve`."""
+    while not operation.done():
+        left = min(operation.not_before - time.monotonic(), operation.deadline.remaining)
+        expect_event(left)
+        await asyncio.sleep(left)
+        try:
+            operation.attempt()
+        except NotYet:
+            if operation.deadline.expired:
+                operation.expire()
+        else:
+            return
 
 
 def _itself(error: BaseException) -> BaseException:

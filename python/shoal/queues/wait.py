@@ -18,6 +18,7 @@ from shoal.work import AsyncChannelWork
 __all__ = [
     "JOB_HAS_ENDED",
     "Engine",
+    "in_two_steps",
     "long_wait",
     "named",
     "naming",
@@ -155,6 +156,50 @@ def _give_back(ended: Future) -> None:
     taken = ended.result()
     if isinstance(taken, Taken):
         taken.give_back()
+
+
+def _at_once(function: Callable[[], None]) -> None:
+    function()
+
+
+def in_two_steps(
+    first: Future,
+    second: Callable[[Future], Future],
+    run: Callable[[Callable[[], None]], None] = _at_once,
+) -> Future:
+    """Return the future of an operation in two steps; cancelling it cancels the step under way.
+
+    Args:
+        first: The first step, which is under way.
+        second: Starts the second step with the first one, once that has ended and was not cancelled.
+        run: Runs the function that calls `second`, for one that may take long.
+    """
+    step = first
+
+    def cancel() -> None:
+        step.cancel()
+
+    whole = AskingBy(cancel)
+
+    def end(ended: Future) -> None:
+        if ended.cancelled():
+            whole.end()
+        elif (error := ended.exception()) is not None:
+            fail(whole, named(error))
+        else:
+            fulfil(whole, ended.result)
+
+    def go_on() -> None:
+        nonlocal step
+        try:
+            step = second(first)
+        except BaseException as error:  # noqa: BLE001  (an error is the result)
+            fail(whole, named(error))
+        else:
+            step.add_done_callback(end)
+
+    first.add_done_callback(lambda ended: end(ended) if ended.cancelled() else run(go_on))
+    return whole
 
 
 def started(start: Callable[..., "concurrent.futures.Future[Any]"], *args: Any) -> Any:

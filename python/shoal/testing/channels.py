@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.channel.create import check_same, not_found
-from shoal.channel.emulated import EmulatedQueues
+from shoal.channel.delayed import DelayedQueues
 from shoal.channel.routes import Routes
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
@@ -67,7 +67,7 @@ class _Routes(Routes):
         self._reached: Queues = queues
         endpoint = self._endpoint(0)
         if self.network is not None and endpoint is not None:
-            self._reached = EmulatedQueues(queues, self.network, settings, endpoint, _as_pickled)
+            self._reached = DelayedQueues(queues, self.network, settings, endpoint, _as_pickled)
             self.network.note(settings.name, endpoint)
 
     def for_key(self, key: Hashable) -> Queues:

@@ -98,32 +98,23 @@ class Skew:
         """Maximum error in seconds, at the time of the estimate."""
         return 0.0 if self._exact else self._error / 1e9
 
-    @property
-    def is_known(self) -> bool:
-        """Whether there is an estimate; until then `nanoseconds` is 0."""
-        return self._exact or self._found_at > 0
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the next `update` asks the other process."""
-        return not self._exact and self._clock.now() >= self._next_at
-
     def update(self) -> int:
         """Estimate again if it is time to; return the nanoseconds to add.
 
         Only one thread may call this at a time. An error of the other process is raised; if there
         is no estimate yet, the next call asks again at once.
         """
-        if not self.is_due:
+        now = self._clock.now()
+        if self._exact or now < self._next_at:
             return self.nanoseconds
         probes = _PROBES if self._next_at else _FIRST_PROBES
-        self._next_at = self._clock.now() + int(_INTERVAL_S * 1e9)
+        self._next_at = now + int(_INTERVAL_S * 1e9)
         try:
             for _ in range(probes):
                 if self._probe():
                     break
         except BaseException:
-            if not self.is_known:
+            if not self._found_at:
                 self._next_at = 0
             raise
         return self.nanoseconds
