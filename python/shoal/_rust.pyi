@@ -491,8 +491,9 @@ class ShmQueue:
         key: The canonical form of the queue's key: 1 to 65,535 bytes.
         maxsize: Maximum number of messages, 0 for the session's backlog. None accepts that of an
             existing queue and means 0 for a new one.
-        max_bytes: Maximum number of bytes of the queue's messages, 0 for no limit of its own. None
-            means the same as for `maxsize`.
+        max_bytes: Maximum number of bytes of the queue's messages, 0 for no limit of its own. A
+            message with more has room when the queue is empty. None means the same as for
+            `maxsize`.
         name: The queue's name in messages (`queue 'a'` above and below); empty for `queue` and the
             repr of `key`.
         parcels: Whether every kind of get of this object returns each message as a `ShmParcel`
@@ -539,9 +540,8 @@ class ShmQueue:
         Raises:
             ShoalTimeoutError: `put: no room in queue 'a' within 2 s: WHY`.
             ChannelClosed: `put: queue 'a' is closed`.
-            ChannelMemoryError: The message can never fit: `put: a message of 200 bytes never fits
-                into queue 'a': max_bytes=128`, `… into the session: max_bytes=…`. Or the memory is
-                used up and the policy is `error`: `put: WHY; process 71 holds 800 bytes`, naming
+            ChannelMemoryError: The message can never fit: `put: a message of 2000 bytes never fits
+                into the session: max_bytes=1000`. Or the memory is used up and the policy is `error`: `put: WHY; process 71 holds 800 bytes`, naming
                 the three processes that sent most of the bytes in memory, taken or not.
             ShoalTypeError: `weight` is not an int, or `waiting` cannot be called.
             ShoalValueError: `weight` is out of range, or the object cannot be sent; the message

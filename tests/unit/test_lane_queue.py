@@ -101,20 +101,26 @@ def test_a_put_that_finds_no_room_fails_as_one_here_does(session, shm, client):
     assert closed[:3] == closed[3:]
 
 
-def test_a_message_that_never_fits_fails_as_one_here_does(session, shm, client):
+def test_a_message_over_the_byte_bound_is_put_alone_as_one_here_is(session, shm, client):
     here = shm.Queue(session, b"q", None, 1000, name="queue 'q'")
     texts = []
     for queue in (here, far(client, max_bytes=1000)):
-        with pytest.raises(ChannelMemoryError) as caught:
-            queue.put(bytes(5000))
+        queue.put(bytes(5000))
+        with pytest.raises(ChannelFull) as caught:
+            queue.put_nowait(bytes(5000))
         texts.append(str(caught.value))
+        assert here.get() == bytes(5000)
+    assert texts[0] == texts[1]
+
+
+def test_a_message_that_never_fits_fails_as_one_here_does(session, shm, client):
+    texts = []
     big = shm.Queue(session, b"big", name="queue 'q'")
     for queue in (big, _backend.LaneQueue(client, canonical(b"big"), name="queue 'q'")):
         with pytest.raises(ChannelMemoryError) as caught:
             queue.put(bytes(65 * 2**20))
         texts.append(str(caught.value))
     assert texts[0] == texts[1]
-    assert texts[2] == texts[3]
 
 
 def test_memory_that_is_used_up_is_an_error_that_names_its_holders(shm, place):

@@ -6,12 +6,13 @@ manager of workers; the others join it. No actor takes part: a message is one op
 
 import contextlib
 import logging
+import shutil
 import threading
 from typing import Any
 
 from shoal.collective.directory import Directory
 from shoal.collective.mailbox import MOST_MESSAGES
-from shoal.context import describe_self
+from shoal.context import describe_self, memory_folder
 from shoal.errors import ChannelEmpty, ChannelNotFoundError, ShoalError
 from shoal.process import ProcessId
 from shoal.queues.order import Direct
@@ -24,11 +25,12 @@ from shoal.shm.shared_files import PayloadWriter
 __all__ = ["MOST_BYTES", "NodeMemory"]
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Maximum sent but unreceived bytes between two workers; further sends wait."""
+"""Maximum sent but unreceived bytes between two workers; further sends wait.
 
-_ENVELOPE = 1024 * 1024
-"""Bytes of additional room for the description of a message of `MOST_BYTES`."""
-
+A larger message is sent when its receiver has taken all earlier ones.
+"""
+_LEAST_FREE = 1024**3
+"""With fewer free bytes than this, the session finds its place and its bound by itself."""
 
 _log = logging.getLogger("shoal")
 
@@ -57,7 +59,7 @@ class NodeMemory:
                     "messages",
                     maxsize=MOST_MESSAGES,
                     capacity=MOST_MESSAGES,
-                    key_bytes=MOST_BYTES + _ENVELOPE,
+                    key_bytes=MOST_BYTES,
                     is_internal=True,
                 )
                 direct: Direct = {"put": self.direct, "get": self.direct}
@@ -135,9 +137,15 @@ class NodeMemory:
                     gone = token  # all its processes have left it
                 else:
                     return self._session
-            made = Session.create()
+            made = Session.create(max_bytes=_bound())
             token = self._directory.offer_session(memory, made.token, gone)
             if token == made.token:
                 self._session = made
                 return made
             made.close()
+
+
+def _bound() -> int | None:
+    """Return the bytes of all messages of a node: half of what is free, whatever a message has."""
+    free = shutil.disk_usage(memory_folder()).free
+    return free // 2 if free >= _LEAST_FREE else None

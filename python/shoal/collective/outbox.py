@@ -10,13 +10,12 @@ from typing import Any
 
 from shoal._backend import ShmQueue, WorkerAddress
 from shoal._ray import lost, timed_out
-from shoal.collective.message import BESIDE, nbytes_of, special
-from shoal.collective.node_memory import MOST_BYTES
+from shoal.collective.message import nbytes_of
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.peer_routes import PeerRoutes, Route
 from shoal.collective.tensor_sends import TensorSends, has_tensors
-from shoal.collective.unread_payloads import UnreadPayloads
 from shoal.collective.waits import PeerWait, attend
+from shoal.context import describe_self
 from shoal.deadline import Deadline, expect_event
 from shoal.errors import (
     ChannelClosed,
@@ -27,7 +26,6 @@ from shoal.errors import (
 )
 from shoal.futures import AskingBy, fail, fulfil
 from shoal.manager import WorkerInfo
-from shoal.pickling import dumps
 from shoal.queues.protocol import Future
 from shoal.reused_threads import run_in_thread
 from shoal.shm import Parcel
@@ -40,10 +38,6 @@ SLICE_S = 0.8
 
 LOOK_S = 0.1
 """Seconds after which a send checks again that its receiver lives."""
-
-_POLL_S = 0.01
-"""Longest pause between checks whether a payload beside the queue was taken, in seconds."""
-
 
 _NOT_NOW = (ShoalTimeoutError, ChannelMemoryError, ChannelClosed)
 
@@ -150,7 +144,6 @@ class Outbox:
         self._look_at = 0.0
         self._has_carriers = routes.has_carriers
         self._tensor_sends = TensorSends(routes, peer)
-        self._beside = UnreadPayloads()
         # Asynchronous sends: those that complete with a put to the queue, and those that wait for
         # a thread, because the receiver is not known yet or they take more than one put.
         self._putting: set[_Sending] = set()
@@ -223,8 +216,6 @@ class Outbox:
             route = found
             if route is not None and not self._tensor_sends.needed_for(message, route):
                 message = Parcel.of(message)  # the caller may change the object from now on
-                if message.nbytes > MOST_BYTES:
-                    route = None
             else:
                 route = None
             sending = _Sending(message, deadline, self._translated, not_before)
@@ -317,23 +308,6 @@ class Outbox:
             self._take(found)
         self._look_at = monotonic() + LOOK_S
         return found
-
-    def write_beside(self, message: Any, info: WorkerInfo, deadline: Deadline) -> Any:
-        """Write a message too large for the queue beside it; return its reference to be queued."""
-        payloads = self._routes.memory.payloads()
-        pause = _POLL_S / 50
-        with self.waiting(deadline) as wait:
-            while self._beside.nbytes():
-                if deadline.expired:
-                    raise self._too_late(deadline)
-                time.sleep(min(pause, deadline.remaining))  # opening it sets no event
-                pause = min(2 * pause, _POLL_S)
-                wait.tick()
-                info = self.info(deadline)
-        head, buffers = dumps(message)
-        (reference,) = payloads.write(head, buffers, [info.process])
-        self._beside.add(reference[1], [reference], [info.process])
-        return special(BESIDE, reference)
 
     def carrier_of(self, message: Any, deadline: Deadline) -> str | None:
         """Return the name of the carrier that a message's tensors take; None if they take none."""
@@ -432,8 +406,6 @@ class Outbox:
                 if route.name == "lane":
                     self._put_far(route, message, deadline, wait)
                     return
-                if route.name == "shm" and _is_too_large(message):
-                    message = self.write_beside(_opened(message), info, deadline)
                 try:
                     route.queues.put(route.key, message, 0, Deadline(wait.step(SLICE_S)))
                 except ShoalTimeoutError:
@@ -441,9 +413,7 @@ class Outbox:
                         raise self._too_late(deadline) from None
                     self._look_at = 0.0
                     wait.tick()
-                except ChannelMemoryError:
-                    message = self.write_beside(_opened(message), info, deadline)
-                except ChannelClosed as error:
+                except (ChannelMemoryError, ChannelClosed) as error:
                     raise self._translated(error, deadline) from None
                 else:
                     if not self._delays:
@@ -529,6 +499,9 @@ class Outbox:
             return self._too_late(deadline)
         if isinstance(error, ChannelClosed):
             return lost(self._what, "the memory of its node", deadline, error)
+        if isinstance(error, ChannelMemoryError):
+            why = str(error).partition(": ")[2]
+            return ChannelMemoryError(f"{describe_self()}: {self._what}: {why}")
         if isinstance(error, PeerLostError) and self.peer.get_name() not in str(error):
             return lost(self._what, f"the mailbox of {self.peer.get_name()}", deadline, error)
         return error
@@ -551,11 +524,3 @@ def encoded(message: Any) -> Any:
 def size_of(message: Any) -> int | None:
     """Return the bytes of a message; None if only its pickle has a size."""
     return message.nbytes if type(message) is Parcel else nbytes_of(message)
-
-
-def _is_too_large(message: Any) -> bool:
-    return (size_of(message) or 0) > MOST_BYTES
-
-
-def _opened(message: Any) -> Any:
-    return message.open() if type(message) is Parcel else message

@@ -257,11 +257,6 @@ class LaneQueue:
     def _put(self, call: Call, obj: Any, weight: int, cancel: LaneCancel | None) -> None:
         kind, data, sender = ShmParcel.of(obj).__reduce_ex__(0)[1]
         maxsize, max_bytes = self._bounds
-        if max_bytes and len(data) > max_bytes:
-            raise ChannelMemoryError(
-                f"{call.op}: a message of {len(data)} bytes never fits into {self._name}: "
-                f"max_bytes={max_bytes}"
-            )
         request = Request(
             *(Op.PUT, 0, POLICIES.index(self._policy)),
             kind=kind,

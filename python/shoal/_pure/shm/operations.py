@@ -101,13 +101,12 @@ class QueueRow(NamedTuple):
 
     def check_fits(self, call: Call, size: int) -> None:
         """Refuse a message that can never be put."""
-        session = self.member.max_bytes if self.member.policy != "spill" else 0
-        for limit, whose in ((self.max_bytes, self.name), (session, "the session")):
-            if limit and size > limit:
-                raise ChannelMemoryError(
-                    f"{call.op}: a message of {size} bytes never fits into {whose}: "
-                    f"max_bytes={limit}"
-                )
+        limit = self.member.max_bytes
+        if size > limit and self.member.policy != "spill":
+            raise ChannelMemoryError(
+                f"{call.op}: a message of {size} bytes never fits into the session: "
+                f"max_bytes={limit}"
+            )
 
     def check_open(self, db: sqlite3.Connection, call: Call) -> None:
         """Refuse a put into a closed queue."""
@@ -123,7 +122,8 @@ class QueueRow(NamedTuple):
         count, held, *_ = self.counters(db)
         if count >= self.bound:
             return Refusal("messages" if self.maxsize else "backlog", count, self.bound)
-        if size is not None and self.max_bytes and held + size > self.max_bytes:
+        # A message that is larger than the bound has room when the queue is empty.
+        if size is not None and self.max_bytes and held and held + size > self.max_bytes:
             self.press(db)
             return Refusal("bytes", held, self.max_bytes, size)
         return None

@@ -31,20 +31,6 @@ pub(crate) fn no_memory(py: Python<'_>, message: String) -> PyErr {
     shoal_error(py, "ChannelMemoryError", message, None)
 }
 
-/// The error for a message that is larger than a queue may ever be.
-pub(crate) fn never_fits(
-    py: Python<'_>,
-    operation: &str,
-    queue: &str,
-    length: u64,
-    limit: u64,
-) -> PyErr {
-    let message = format!(
-        "{operation}: a message of {length} bytes never fits into {queue}: max_bytes={limit}"
-    );
-    no_memory(py, message)
-}
-
 /// The error of a call that was refused, with the numbers of the refusal as its attribute.
 #[cold]
 pub(crate) fn refused(py: Python<'_>, class: &str, message: String, why: &Shortage) -> PyErr {

@@ -89,7 +89,6 @@ impl<'py> Objects<'_, 'py> {
         &mut self,
         batch: &mut Batch<'_>,
         wait_state: &WaitState,
-        check_fits: impl Fn(u64) -> PyResult<()>,
     ) -> Result<Option<Lack>, Failure> {
         let py = self.list.py();
         let queue = &self.here.queue;
@@ -103,9 +102,7 @@ impl<'py> Objects<'_, 'py> {
                 if let Some(lack) = no_room(queue, batch)? {
                     return Ok(Some(lack));
                 }
-                let encoded = self.encode(&object);
-                let length = || self.encoded.total_len() as u64;
-                match encoded.and_then(|label| check_fits(length()).map(|()| label)) {
+                match self.encode(&object) {
                     Ok(label) => *self.pending.insert(label),
                     Err(error) => {
                         self.failed = Some(error);
@@ -168,7 +165,7 @@ impl PyShmQueue {
         done: &mut usize,
     ) -> PyResult<()> {
         let here = self.process_queue(py, put.operation)?;
-        let (queue, operation) = (&here.queue, put.operation);
+        let queue = &here.queue;
         let list = py.get_type::<PyList>().call1((objects,))?;
         let list = list.cast_into::<PyList>()?;
         let mut objects = Objects {
@@ -180,13 +177,12 @@ impl PyShmQueue {
             encoded: Encoded::new(),
             failed: None,
         };
-        let fits = |length| self.check_fits(py, operation, length);
         let mut batch = queue.batch();
         let mut producer = queue.producer();
         loop {
             let attempt = |wait_state: &WaitState| -> Result<_, Failure> {
                 while !objects.is_over(&batch) {
-                    let lack = objects.fill(&mut batch, wait_state, fits)?;
+                    let lack = objects.fill(&mut batch, wait_state)?;
                     let ready = batch.len();
                     let refused = batch.try_put();
                     *done += ready - batch.len();

@@ -135,7 +135,6 @@ impl PyShmQueue {
         encoded: &Encoded,
     ) -> PyResult<Draft> {
         let (queue, length) = (&here.queue, encoded.total_len() as u64);
-        self.check_fits(py, put.operation, length)?;
         let mut producer = queue.producer();
         let make = || py.detach(|| queue.draft(length));
         let made = put

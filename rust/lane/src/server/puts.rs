@@ -269,14 +269,6 @@ impl<'a> Serving<'a> {
 
     /// Puts one message, whose payload comes next.
     fn put(&mut self, request: &Request, queue: &SessionQueue) -> Result<(), Stop> {
-        let limit = queue.max_bytes();
-        if limit > 0 && request.length > limit {
-            let length = request.length;
-            return Err(Stop::text(
-                Status::TooLarge,
-                format!("a message of {length} bytes never fits: max_bytes={limit}"),
-            ));
-        }
         let label = label_of(request);
         match usize::try_from(request.length) {
             Ok(length) if length <= Descriptor::INLINE => {

@@ -13,7 +13,7 @@ use shoal_shm::session::Shortage;
 
 use super::super::arguments::{LARGEST, shown, text, weight, whole, whole_or_none, wrong_value};
 use super::super::deferred::Deferred;
-use super::super::errors::{closed, never_fits, no_memory, refused};
+use super::super::errors::{closed, no_memory, refused};
 use super::super::get::Get;
 use super::super::parcel::message_of;
 use super::super::put_many::weights_of;
@@ -161,23 +161,6 @@ impl PyLaneQueue {
         }
     }
 
-    /// Encodes an object, and checks that it can ever fit.
-    fn encode(&self, operation: &str, object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
-        let mut encoded = Encoded::new();
-        encode_into(object, &mut encoded, message_of)?;
-        let length = encoded.total_len() as u64;
-        match self.max_bytes {
-            Some(limit) if limit > 0 && length > limit => Err(never_fits(
-                object.py(),
-                operation,
-                &self.name,
-                length,
-                limit,
-            )),
-            _ => Ok(encoded),
-        }
-    }
-
     /// Puts messages in their order, and counts them in `put.done`.
     fn put_messages(
         &self,
@@ -241,7 +224,7 @@ impl PyLaneQueue {
         mut put: Put<'_, '_>,
     ) -> PyResult<()> {
         let weight = weight.or(0, self::weight)?;
-        let encoded = self.encode(put.operation, object)?;
+        let encoded = encoded(object)?;
         let end = self.put_messages(object.py(), &mut put, &[(weight, encoded)]);
         put.noted(object.py(), end)
     }
@@ -265,7 +248,7 @@ impl PyLaneQueue {
                 && let Ok(object) = list.get_item(next)
             {
                 let weight = weights.as_ref().map_or(0, |weights| weights[next]);
-                match self.encode(put.operation, &object) {
+                match encoded(&object) {
                     Ok(encoded) => messages.push((weight, encoded)),
                     Err(error) => failed = Some(error),
                 }
@@ -505,4 +488,10 @@ impl PyLaneQueue {
             self.get_objects(weight.py(), &mut get, cancel)
         })
     }
+}
+
+fn encoded(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
+    let mut encoded = Encoded::new();
+    encode_into(object, &mut encoded, message_of)?;
+    Ok(encoded)
 }

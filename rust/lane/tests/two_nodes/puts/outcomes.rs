@@ -207,23 +207,28 @@ fn a_closed_queue_refuses_also_puts_that_wait() {
 }
 
 #[test]
-fn a_message_that_never_fits_is_refused_with_its_limit() {
+fn a_message_that_never_fits_into_the_session_is_refused() {
+    let node = Node::with(patient(), 2 << 20, MemoryPolicy::Block);
+    let failed = put(&node.client(), b"q", &message(1, 3 << 20)).expect_err("it never fits");
+    assert!(matches!(failed.error, Error::TooLarge(_)), "{failed}");
+}
+
+#[test]
+fn a_message_over_the_bound_of_its_queue_is_put_when_the_queue_is_empty() {
     let node = Node::with(patient(), 2 << 20, MemoryPolicy::Block);
     let client = node.client();
-    let too_long = |key: &[u8], length| {
-        let failed = put(&client, key, &message(1, length)).expect_err("it never fits");
-        assert!(matches!(failed.error, Error::TooLarge(_)), "{failed}");
-        failed.to_string()
-    };
-    too_long(b"q", 3 << 20);
     let bounds = Bounds {
         maxsize: None,
         max_bytes: Some(100),
     };
     let bounded = node.session.queue(b"bounded", bounds).expect("room");
-    let text = "a message of 101 bytes never fits: max_bytes=100";
-    assert_eq!(too_long(b"bounded", 101), text);
-    put(&client, b"bounded", &message(1, 100)).expect("it fits");
+    put(&client, b"bounded", &message(1, 1)).expect("it fits");
+    thread::scope(|scope| {
+        let putting = scope.spawn(|| put(&client, b"bounded", &message(2, 101)));
+        thread::sleep(BRIEF);
+        assert_eq!(take_all(&bounded).len(), 1);
+        putting.join().expect("no panic").expect("the queue is empty");
+    });
     assert_eq!(bounded.len(), 1);
 }
 
