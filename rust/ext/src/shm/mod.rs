@@ -16,6 +16,7 @@ mod loan;
 mod message;
 mod parcel;
 mod peek;
+mod per_process;
 mod process;
 mod process_queue;
 mod put;

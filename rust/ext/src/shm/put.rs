@@ -7,7 +7,7 @@ use shoal_shm::session::{Draft, Error, Offer, Outgoing, SessionQueue};
 use shoal_shm::{Descriptor, Label};
 
 use super::arguments;
-use super::errors::{never_fits, refused};
+use super::errors::refused;
 use super::parcel::message_of;
 use super::process_queue::ProcessQueue;
 use super::queue::PyShmQueue;
@@ -58,7 +58,7 @@ impl PyShmQueue {
         encode_into(object, &mut encoded, message_of)?;
         let label = here.label_of(weight, &encoded);
         if let Some(bytes) = small(&encoded)
-            && self.fits(bytes.len() as u64)
+            && here.queue.check_fits(bytes.len() as u64).is_ok()
             && matches!(here.queue.offer(label, bytes), Ok(Offer::Put))
         {
             return Ok(());
@@ -169,20 +169,10 @@ impl PyShmQueue {
         }
     }
 
-    /// Whether a message of this length can ever be in the queue.
-    #[inline]
-    fn fits(&self, length: u64) -> bool {
-        let limit = self.queue.queue.max_bytes();
-        limit == 0 || length <= limit
-    }
-
     /// Refuses a message that can never fit into the queue.
     pub(super) fn check_fits(&self, py: Python<'_>, operation: &str, length: u64) -> PyResult<()> {
-        if self.fits(length) {
-            return Ok(());
-        }
-        let limit = self.queue.queue.max_bytes();
-        Err(never_fits(py, operation, &self.name, length, limit))
+        let fits = self.queue.value.queue.check_fits(length);
+        fits.map_err(|error| self.failed(py, operation, &error))
     }
 }
 

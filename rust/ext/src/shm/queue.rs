@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use pyo3::{PyTraverseError, PyVisit};
-use shoal_shm::session::{Bounds, Error};
+use shoal_shm::session::Bounds;
 use shoal_shm::{Keep, OverweightPolicy, Want};
 
 use super::arguments::{
@@ -14,6 +14,7 @@ use super::arguments::{
 use super::deferred::Deferred;
 use super::errors::{bad_value, of_operation, session_closed};
 use super::get::Get;
+use super::per_process::PerProcess;
 use super::process_queue::ProcessQueue;
 use super::put::Put;
 use super::reservation::PyShmReservation;
@@ -35,7 +36,7 @@ pub(crate) struct PyShmQueue {
     pub(super) name: String,
     maxsize: u64,
     max_bytes: u64,
-    pub(super) queue: ProcessQueue,
+    pub(super) queue: PerProcess<ProcessQueue>,
     pub(super) deferred: Deferred,
     /// Whether gets return parcels.
     pub(super) parcels: bool,
@@ -102,17 +103,14 @@ impl PyShmQueue {
         let parcels = parcels.or(false, |value| flag(value, "parcels"))?;
         let shared = session.get().here(py, "queue")?;
         let opened = py.detach(|| shared.queue(bytes, bounds));
-        let queue = opened.map_err(|error| {
-            let other = other_bounds(py, &name, &error);
-            other.unwrap_or_else(|| of_operation(py, "queue", &name, &error))
-        })?;
+        let queue = opened.map_err(|error| of_operation(py, "queue", &name, &error))?;
         Ok(Self {
             session: session.clone().unbind(),
             key: bytes.into(),
             name,
             maxsize: queue.maxsize(),
             max_bytes: queue.max_bytes(),
-            queue: ProcessQueue::new(queue),
+            queue: PerProcess::new(ProcessQueue::new(queue)),
             deferred: Deferred::default(),
             parcels,
         })
@@ -380,18 +378,6 @@ impl PyShmQueue {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.session)
     }
-}
-
-/// The error about a queue that exists with other bounds, if `error` is that.
-pub(super) fn other_bounds(py: Python<'_>, name: &str, error: &Error) -> Option<PyErr> {
-    let Error::OtherBounds { found, asked } = error else {
-        return None;
-    };
-    let message = format!(
-        "{name} has maxsize={}, max_bytes={}, not maxsize={}, max_bytes={}",
-        found.0, found.1, asked.0, asked.1
-    );
-    Some(shoal_error(py, "ChannelExistsError", message, None))
 }
 
 /// The argument `key`: the bytes of a queue's key.

@@ -242,7 +242,7 @@ impl<'a> Serving<'a> {
             self.advance(request.seq);
             return Ok(());
         };
-        let (status, body) = stop.reply(&self.shared.session)?;
+        let (status, body) = stop.reply()?;
         self.fail(request, status, body)
     }
 
@@ -269,14 +269,7 @@ impl<'a> Serving<'a> {
 
     /// Puts one message, whose payload comes next.
     fn put(&mut self, request: &Request, queue: &SessionQueue) -> Result<(), Stop> {
-        let limit = queue.max_bytes();
-        if limit > 0 && request.length > limit {
-            let length = request.length;
-            return Err(Stop::text(
-                Status::TooLarge,
-                format!("a message of {length} bytes never fits: max_bytes={limit}"),
-            ));
-        }
+        queue.check_fits(request.length)?;
         let label = label_of(request);
         match usize::try_from(request.length) {
             Ok(length) if length <= Descriptor::INLINE => {
@@ -437,7 +430,7 @@ impl<'a> Serving<'a> {
         }
         self.unread = 0;
         if let Err(stop) = end {
-            let (status, body) = stop.reply(&self.shared.session)?;
+            let (status, body) = stop.reply()?;
             let (failed, _) = &small[used - 1];
             self.fail(failed, status, body)?;
         }

@@ -109,6 +109,20 @@ impl SessionQueue {
         self.found.max_bytes
     }
 
+    /// Refuses a message that is longer than the queue may ever be.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLargeForQueue`].
+    #[inline]
+    pub fn check_fits(&self, length: u64) -> Result<(), Error> {
+        let limit = self.max_bytes();
+        if limit == 0 || length <= limit {
+            return Ok(());
+        }
+        Err(Error::TooLargeForQueue { length, limit })
+    }
+
     /// Number of messages that went through its ring before the ring was this queue's.
     pub(super) fn before(&self) -> u64 {
         self.found.before

@@ -9,11 +9,11 @@ use pyo3::types::PyList;
 use shoal_codec::{Encoded, encode_into};
 use shoal_lane::client::{Cancel, Client, Error, Failed, Limits, Parcel, Target};
 use shoal_lane::frame::Policy;
-use shoal_shm::session::Shortage;
+use shoal_shm::session::{self, Shortage};
 
 use super::super::arguments::{LARGEST, shown, text, weight, whole, whole_or_none, wrong_value};
 use super::super::deferred::Deferred;
-use super::super::errors::{closed, never_fits, no_memory, refused};
+use super::super::errors::{closed, no_memory, of_operation, refused};
 use super::super::get::Get;
 use super::super::parcel::message_of;
 use super::super::put_many::weights_of;
@@ -167,13 +167,10 @@ impl PyLaneQueue {
         encode_into(object, &mut encoded, message_of)?;
         let length = encoded.total_len() as u64;
         match self.max_bytes {
-            Some(limit) if limit > 0 && length > limit => Err(never_fits(
-                object.py(),
-                operation,
-                &self.name,
-                length,
-                limit,
-            )),
+            Some(limit) if limit > 0 && length > limit => {
+                let error = session::Error::TooLargeForQueue { length, limit };
+                Err(of_operation(object.py(), operation, &self.name, &error))
+            }
             _ => Ok(encoded),
         }
     }
