@@ -347,7 +347,14 @@ class ChannelMemoryError(ChannelError):
 
 
 class ChannelDecodeError(ChannelError):
-    """A message was taken but cannot be rebuilt in this process; the channel still works."""
+    """A message was taken but cannot be rebuilt in this process; the channel still works.
+
+    Attributes:
+        items: The other items that the same call took, in their order, or their leases. The texts of
+            further errors are notes of this one.
+    """
+
+    items: Sequence[Any] = ()
 
 
 class ChannelCorruptError(ChannelError):

@@ -17,7 +17,7 @@ from typing import Any
 
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait, expect_event
-from shoal.errors import ChannelDecodeError, ShoalTimeoutError
+from shoal.errors import ShoalTimeoutError
 from shoal.fork import ChildStage, in_child, reset_in_child
 from shoal.futures import Step, ends_in_time, fail, fulfil
 from shoal.loop import submit
@@ -25,7 +25,16 @@ from shoal.net_emulation import EmulatedNetwork, Endpoint, Link
 from shoal.pickling import nbytes_of
 from shoal.queues.arrays import new_array
 from shoal.queues.counts import Counts
-from shoal.queues.protocol import NOTHING, Future, Got, Queues, Taken, Want, set_done
+from shoal.queues.protocol import (
+    NOTHING,
+    Future,
+    Got,
+    Queues,
+    Taken,
+    Want,
+    error_with_items,
+    set_done,
+)
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import taken as taken_of
 from shoal.queues.wait import long_wait, result_of
@@ -215,7 +224,8 @@ class EmulatedQueues:
         if link is None:
             return self.inner.take(key, want, deadline)
         if deadline is None or deadline.timeout == 0:
-            found = self.inner.take(key, want._replace(lease=True), deadline)
+            leased = want._replace(lease=True)
+            found = error_with_items(partial(self.inner.take, key, leased, deadline))
             taken = taken_of(found, want)
             try:
                 arrival = self._arrival_of(taken, want, link)
@@ -229,8 +239,7 @@ class EmulatedQueues:
             shown, channel = self._settings.shown(key), self._settings.page_name
             # The future fails by itself when the deadline has passed.
             taken = result_of(future, long_wait("get", "an item", shown, deadline, channel))
-        taken.deliver()
-        return taken.value
+        return taken.received()
 
     def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
         """Start a get."""
@@ -311,10 +320,6 @@ class EmulatedQueues:
         await asyncio.sleep(deadline.remaining)
         shown = self._settings.shown(key)
         fail(future, timeout_error(want.operation, shown, deadline.timeout, refusal))
-
-    def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
-        """Let the next get of a key raise an error."""
-        self.inner.set_aside(key, error)
 
     # Questions.
 

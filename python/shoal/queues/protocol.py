@@ -35,7 +35,9 @@ __all__ = [
     "checked_count",
     "checked_key",
     "checked_weight",
+    "error_with_items",
     "set_done",
+    "several",
 ]
 
 DEFAULT_KEY = "default_queue"
@@ -113,11 +115,53 @@ class Taken:
         value: The result.
         deliver: Called when the caller has the result.
         give_back: Called when no caller will have the result.
+        error: The error about other items that were taken with these and cannot be rebuilt; the
+            caller gets it, with these as its `items`, instead of the value.
     """
 
     value: Any
     deliver: Callable[[], None] = _nothing
     give_back: Callable[[], None] = _nothing
+    error: ChannelDecodeError | None = None
+
+    @classmethod
+    def of(
+        cls,
+        values: list[Any],
+        want: Want,
+        error: ChannelDecodeError | None,
+        deliver: Callable[[], None] = _nothing,
+        give_back: Callable[[], None] = _nothing,
+    ) -> "Taken":
+        """Return the items of a get from a list of them."""
+        if error is not None:
+            error.items = values
+            return cls(None, deliver, give_back, error)
+        return cls(values[0] if want.kind == "one" else values, deliver, give_back)
+
+    def received(self) -> Any:
+        """Return the value, or raise the error that has the items, for a caller that has them now."""
+        self.deliver()
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+def error_with_items(take: Callable[[], Any]) -> Any:
+    """Return what is taken; where other items were taken with some that cannot be rebuilt, the error."""
+    try:
+        return take()
+    except ChannelDecodeError as error:
+        if not error.items:
+            raise
+        return error.with_traceback(None)
+
+
+def several(found: Any, want: Want) -> tuple[list[Any], ChannelDecodeError | None]:
+    """Return the messages, or the items, and the error in what `error_with_items` returned."""
+    if isinstance(found, ChannelDecodeError):
+        return list(found.items), found
+    return [found] if want.kind == "one" else found, None
 
 
 class Outcome(IntEnum):
@@ -185,9 +229,6 @@ class Queues(Protocol):
 
     def close(self) -> None:
         """Accept no more items."""
-
-    def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
-        """Let the next get of a key raise an error of items that were taken with others."""
 
 
 def set_done(error: Exception, done: int) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import CancelledError
 from typing import Any, Final, Self, final
@@ -18,6 +17,7 @@ from shoal._pure.lane.client import (
 from shoal._pure.lane.frames import POLICIES, Item, Op, Request, Status, refusal_of
 from shoal._pure.shm.checks import Call, Waiting, flag, weights_for, whole
 from shoal._pure.shm.messages import ShmParcel
+from shoal._pure.shm.operations import with_items
 from shoal._pure.shm.queue import checked_queue_key, nothing_taken
 from shoal.errors import (
     ChannelClosed,
@@ -111,7 +111,6 @@ class LaneQueue:
     __module__ = "shoal._backend"
     _bounds: tuple[int | None, int | None]
     _client: LaneClient
-    _failed: deque[ChannelDecodeError]
     _key: bytes
     _name: str
     _policy: str
@@ -143,7 +142,6 @@ class LaneQueue:
         self._bounds = maxsize, max_bytes
         self._policy = policy
         self._name = name or f"queue {key!r}"
-        self._failed = deque()
         return self
 
     @property
@@ -311,8 +309,6 @@ class LaneQueue:
         payload: list[Any] | None = None,
     ) -> list[Any]:
         flag(lease, "lease")
-        if self._failed:
-            raise self._failed.popleft()
         maxsize, max_bytes = self._bounds
         want = want._replace(maxsize=maxsize, max_bytes=max_bytes)
         question = Question(want, self._key, payload or [], call, not call.over, cancel)
@@ -363,10 +359,8 @@ class LaneQueue:
                 objects.append(_leased(self._client, first + at, item, value[0]))
             else:
                 objects.append(value[0])
-        alone = errors.pop(0) if errors and not objects else None
-        self._failed.extend(errors)
-        if alone is not None:
-            raise alone
+        if errors:
+            raise with_items(errors, objects)
         return objects
 
     def _rebuilt(self, item: Item, data: bytearray) -> Any:

@@ -8,6 +8,7 @@ use shoal_shm::session::{Error, Shortage};
 
 use super::arguments::wrong_value;
 use super::process;
+use super::rebuild::nothing_taken;
 use crate::errors::shoal_error;
 
 /// File that only a session of the pure backend has.
@@ -51,6 +52,26 @@ pub(crate) fn not_rebuilt(py: Python<'_>, queue: &str, sender: u32, why: PyErr) 
     let error = shoal_error(py, "ChannelDecodeError", message, None);
     error.set_cause(py, Some(why));
     error
+}
+
+/// The error of messages that were taken and cannot be rebuilt: that of the first, with notes of the
+/// others, and the objects that were taken with them.
+#[cold]
+pub(crate) fn of_spoilt(py: Python<'_>, errors: Vec<PyErr>, items: Vec<Bound<'_, PyAny>>) -> PyErr {
+    let mut errors = errors.into_iter();
+    let Some(first) = errors.next() else {
+        return nothing_taken();
+    };
+    let described = || {
+        let error = first.value(py);
+        error.setattr("items", items)?;
+        errors.try_for_each(|other| {
+            error
+                .call_method1("add_note", (other.value(py).str()?,))
+                .map(drop)
+        })
+    };
+    described().map_or_else(|failed: PyErr| failed, |()| first.clone_ref(py))
 }
 
 /// The error for a message whose bytes cannot be mapped now.

@@ -7,7 +7,6 @@
 
 mod arguments;
 mod channel_base;
-mod deferred;
 mod errors;
 mod get;
 mod get_many;
@@ -25,6 +24,7 @@ mod queue;
 mod rebuild;
 mod reservation;
 mod session;
+mod taken;
 mod wait;
 
 pub(crate) use channel_base::PyChannelBase;

@@ -7,12 +7,14 @@ use shoal_shm::session::{Error, SessionQueue};
 
 use super::errors::of_operation;
 use super::queue::PyShmQueue;
+use super::taken::Kept;
 
 /// A queue as one process uses it.
 pub(super) struct ProcessQueue {
     pub(super) queue: SessionQueue,
     /// The pid of this process, sent with each message.
     pid: u32,
+    pub(super) kept: Kept,
 }
 
 impl ProcessQueue {
@@ -20,6 +22,7 @@ impl ProcessQueue {
         Self {
             queue,
             pid: std::process::id(),
+            kept: Kept::default(),
         }
     }
 

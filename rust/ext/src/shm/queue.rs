@@ -11,7 +11,6 @@ use shoal_shm::{Keep, OverweightPolicy, Want};
 use super::arguments::{
     LARGEST, flag, least, shown, text, weight, whole, whole_or_none, wrong_type, wrong_value,
 };
-use super::deferred::Deferred;
 use super::errors::{bad_value, of_operation, session_closed};
 use super::get::Get;
 use super::per_process::PerProcess;
@@ -37,7 +36,6 @@ pub(crate) struct PyShmQueue {
     maxsize: u64,
     max_bytes: u64,
     pub(super) queue: PerProcess<ProcessQueue>,
-    pub(super) deferred: Deferred,
     /// Whether gets return parcels.
     pub(super) parcels: bool,
 }
@@ -111,7 +109,6 @@ impl PyShmQueue {
             maxsize: queue.maxsize(),
             max_bytes: queue.max_bytes(),
             queue: PerProcess::new(ProcessQueue::new(queue)),
-            deferred: Deferred::default(),
             parcels,
         })
     }

@@ -12,7 +12,6 @@ use shoal_lane::frame::Policy;
 use shoal_shm::session::{self, Shortage};
 
 use super::super::arguments::{LARGEST, shown, text, weight, whole, whole_or_none, wrong_value};
-use super::super::deferred::Deferred;
 use super::super::errors::{closed, no_memory, of_operation, refused};
 use super::super::get::Get;
 use super::super::parcel::message_of;
@@ -115,8 +114,6 @@ pub(crate) struct PyLaneQueue {
     maxsize: Option<u64>,
     max_bytes: Option<u64>,
     policy: Policy,
-    /// Errors of messages that were taken with good ones.
-    pub(super) deferred: Deferred,
 }
 
 /// A put: the operation's name for errors, its time limit, and the messages that are put.
@@ -371,7 +368,6 @@ impl PyLaneQueue {
             maxsize: whole_or_none(maxsize, "maxsize", 0, MAXSIZE_LIMIT)?,
             max_bytes: whole_or_none(max_bytes, "max_bytes", 0, LARGEST)?,
             policy,
-            deferred: Deferred::default(),
         })
     }
 
