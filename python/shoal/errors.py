@@ -357,6 +357,15 @@ class ChannelDecodeError(ChannelError):
     items: Sequence[Any] = ()
 
 
+def with_items(errors: list[ChannelDecodeError], items: list[Any]) -> ChannelDecodeError:
+    """Return the first of some errors, with notes of the others and what was taken with them."""
+    first, *others = errors
+    first.items = items
+    for other in others:
+        first.add_note(str(other))
+    return first
+
+
 class ChannelCorruptError(ChannelError):
     """The channel's shared memory was damaged from outside; the channel is unusable."""
 

@@ -53,9 +53,9 @@ class AsyncWork:
         give_back: Returns the messages that the operation took to their queue. Called if the result
             cannot be delivered: it arrived together with the cancellation of an `async_wait`, or
             the work was dropped.
-        deliver: Called once, when a caller receives the result. Without it, a work that functions
-            were chained to counts as delivered; with it, such a result that no caller fetched is
-            given back.
+        deliver: Called once, when a caller receives the result or the error. Without it, a work
+            that functions were chained to counts as delivered; with it, such a result that no
+            caller fetched is given back.
 
     Attributes:
         operation: What a wait for it is called on the state page.

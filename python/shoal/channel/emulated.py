@@ -32,7 +32,7 @@ from shoal.queues.protocol import (
     Queues,
     Taken,
     Want,
-    error_with_items,
+    leased,
     set_done,
 )
 from shoal.queues.settings import ChannelSettings
@@ -224,8 +224,8 @@ class EmulatedQueues:
         if link is None:
             return self.inner.take(key, want, deadline)
         if deadline is None or deadline.timeout == 0:
-            leased = want._replace(lease=True)
-            found = error_with_items(partial(self.inner.take, key, leased, deadline))
+            on_lease = want._replace(lease=True)
+            found = leased(partial(self.inner.take, key, on_lease, deadline), want)
             taken = taken_of(found, want)
             try:
                 arrival = self._arrival_of(taken, want, link)

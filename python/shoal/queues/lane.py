@@ -27,7 +27,7 @@ from shoal.errors import (
     TransportError,
 )
 from shoal.queues.leases import HeldLeases, LaneLease
-from shoal.queues.protocol import NOTHING, Taken, Want, error_with_items, set_done, several
+from shoal.queues.protocol import NOTHING, Leased, Taken, Want, leased, set_done
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import QueueWait, take_in_time, take_now, with_whole_timeout
 from shoal.queues.shown_use import ShownUse
@@ -189,16 +189,16 @@ class _Server:
         return numbers
 
     def taken(
-        self, found: Any, want: Want, lost: Callable[[LaneAddress, str], BaseException]
+        self, found: Leased, want: Want, lost: Callable[[LaneAddress, str], BaseException]
     ) -> Taken:
         """Return leased messages as the result of a get; their leases are renewed from now on.
 
         Args:
-            found: What `error_with_items` returned.
+            found: The messages.
             want: What the caller gets: leases, or the items.
             lost: Returns the error of a call that was not answered.
         """
-        messages, error = several(found, want)
+        messages, error = found
         numbers = [message.number for message in messages]
         self.held.add(numbers)
 
@@ -402,8 +402,8 @@ class Lane:
         def take(queue: "LaneQueue", server: _Server) -> None:
             nonlocal found
             if want.lease:
-                leased = error_with_items(partial(take_from, queue, server))
-                found = server.taken(leased, want, self._lost).received()
+                messages = leased(partial(take_from, queue, server), want)
+                found = server.taken(messages, want, self._lost).received()
             else:
                 found = take_from(queue, server)
 
@@ -426,13 +426,13 @@ class Lane:
             asyncio.CancelledError: The get was ended, and has taken nothing.
         """
         found = Taken(None)
-        leased = want._replace(lease=True)
+        on_lease = want._replace(lease=True)
 
         def take(queue: "LaneQueue", server: _Server) -> None:
             nonlocal found
             waiting = self._waiting(server)
-            take = partial(take_in_time, queue, leased, deadline, waiting=waiting, cancel=cancel)
-            found = server.taken(error_with_items(take), want, self._lost)
+            take = partial(take_in_time, queue, on_lease, deadline, waiting=waiting, cancel=cancel)
+            found = server.taken(leased(take, want), want, self._lost)
 
         call = self._call(want.operation, key, deadline, takes=True)
         await result_from_thread(partial(self._use, call, take))

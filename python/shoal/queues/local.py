@@ -20,6 +20,7 @@ from shoal.errors import (
     ChannelExistsError,
     ChannelFull,
     ShoalTimeoutError,
+    with_items,
 )
 from shoal.futures import done
 from shoal.queues.arrays import new_array
@@ -332,21 +333,19 @@ class LocalQueues(Engine):
         """Return the result of a get."""
         values: list[Any] = []
         kept: list[_Item] = []
-        error: ChannelDecodeError | None = None
+        errors: list[ChannelDecodeError] = []
         for item in items:
             try:
                 value = self._decode(item.value, key)
             except ChannelDecodeError as failed:
-                if error is None:
-                    error = failed
-                else:
-                    error.add_note(str(failed))
+                errors.append(failed)
                 continue
             if want.lease:
                 give_back = partial(self._deliver_again, key, item)
                 value = LocalLease(value, item.redelivered, give_back)
             values.append(value)
             kept.append(item)
+        error = with_items(errors, values) if errors else None
         if error is not None and not kept:
             raise error
         return Taken.of(values, want, error, give_back=partial(self._give_back, key, kept))

@@ -27,6 +27,7 @@ __all__ = [
     "ActorSilentError",
     "Future",
     "Got",
+    "Leased",
     "Outcome",
     "Queues",
     "Taken",
@@ -35,9 +36,8 @@ __all__ = [
     "checked_count",
     "checked_key",
     "checked_weight",
-    "error_with_items",
+    "leased",
     "set_done",
-    "several",
 ]
 
 DEFAULT_KEY = "default_queue"
@@ -147,20 +147,18 @@ class Taken:
         return self.value
 
 
-def error_with_items(take: Callable[[], Any]) -> Any:
-    """Return what is taken; where other items were taken with some that cannot be rebuilt, the error."""
+Leased = tuple[list[Any], ChannelDecodeError | None]
+"""Leased messages, and the error about others that were taken with them and cannot be rebuilt."""
+
+
+def leased(take: Callable[[], Any], want: Want) -> Leased:
+    """Take messages on lease."""
     try:
-        return take()
+        found = take()
     except ChannelDecodeError as error:
         if not error.items:
             raise
-        return error.with_traceback(None)
-
-
-def several(found: Any, want: Want) -> tuple[list[Any], ChannelDecodeError | None]:
-    """Return the messages, or the items, and the error in what `error_with_items` returned."""
-    if isinstance(found, ChannelDecodeError):
-        return list(found.items), found
+        return list(error.items), error.with_traceback(None)
     return [found] if want.kind == "one" else found, None
 
 

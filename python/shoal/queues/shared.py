@@ -25,12 +25,12 @@ from shoal.queues.protocol import (
     NOTHING,
     Future,
     Got,
+    Leased,
     Taken,
     Want,
     WeightedItem,
-    error_with_items,
+    leased,
     set_done,
-    several,
 )
 from shoal.queues.settings import DROPPING, ChannelSettings
 from shoal.queues.shown_use import ShownUse
@@ -422,10 +422,10 @@ def take_now(queue: "Queue | LaneQueue", want: Want) -> Any:
     return take_within(queue, want, 0.0)
 
 
-def take_or_wait(queue: Queue, want: Want) -> Any:
-    """Same as `error_with_items` of `take_now`, but raise `NotYet` if the items are not there."""
+def take_or_wait(queue: Queue, want: Want) -> Leased:
+    """Take the wanted items on lease, or raise `NotYet` if they are not there."""
     try:
-        return error_with_items(partial(take_now, queue, want))
+        return leased(partial(take_now, queue, want), want)
     except (ChannelEmpty, ShoalTimeoutError) as error:
         raise NotYet(Refusal.of(error)) from None
 
@@ -526,9 +526,9 @@ def counts_of(queue: Queue, session: Session) -> Counts:
     )
 
 
-def taken(found: Any, want: Want) -> Taken:
-    """Return the `Taken` of a get, made from the leased messages that `error_with_items` returned."""
-    messages, error = several(found, want)
+def taken(found: Leased, want: Want) -> Taken:
+    """Return the `Taken` of a get, made from leased messages."""
+    messages, error = found
 
     def deliver() -> None:
         for message in messages:

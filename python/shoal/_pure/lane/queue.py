@@ -17,7 +17,6 @@ from shoal._pure.lane.client import (
 from shoal._pure.lane.frames import POLICIES, Item, Op, Request, Status, refusal_of
 from shoal._pure.shm.checks import Call, Waiting, flag, weights_for, whole
 from shoal._pure.shm.messages import ShmParcel
-from shoal._pure.shm.operations import with_items
 from shoal._pure.shm.queue import checked_queue_key, nothing_taken
 from shoal.errors import (
     ChannelClosed,
@@ -30,6 +29,7 @@ from shoal.errors import (
     ShoalTimeoutError,
     ShoalTypeError,
     ShoalValueError,
+    with_items,
 )
 
 __all__ = ["LaneMessage", "LaneQueue"]

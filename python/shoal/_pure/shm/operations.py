@@ -25,11 +25,11 @@ from shoal.errors import (
     ChannelMemoryError,
     ShoalTimeoutError,
     ShoalValueError,
+    with_items,
 )
 
 __all__ = [
     "Choose", "Message", "QueueRow", "first", "open_queue", "peeked", "put", "reserve", "take", "up_to_weight",
-    "with_items",
 ]  # fmt: skip
 
 _FIRST_PAUSE_S: Final = 0.0002
@@ -419,15 +419,6 @@ def take(
     if failed is not None:
         raise failed
     return results, refusal or _EMPTY
-
-
-def with_items(errors: list[ChannelDecodeError], items: list[Any]) -> ChannelDecodeError:
-    """Return the first of some errors, with notes of the others and the items taken with them."""
-    first, *others = errors
-    first.items = items
-    for other in others:
-        first.add_note(str(other))
-    return first
 
 
 def _chosen(

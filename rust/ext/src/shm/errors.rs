@@ -8,8 +8,7 @@ use shoal_shm::session::{Error, Shortage};
 
 use super::arguments::wrong_value;
 use super::process;
-use super::rebuild::nothing_taken;
-use crate::errors::shoal_error;
+use crate::errors::{shoal_class, shoal_error};
 
 /// File that only a session of the pure backend has.
 const TABLES_OF_PURE: &str = "pure.db";
@@ -54,24 +53,13 @@ pub(crate) fn not_rebuilt(py: Python<'_>, queue: &str, sender: u32, why: PyErr) 
     error
 }
 
-/// The error of messages that were taken and cannot be rebuilt: that of the first, with notes of the
-/// others, and the objects that were taken with them.
+/// The error of messages that cannot be rebuilt, with the objects that were taken with them.
 #[cold]
 pub(crate) fn of_spoilt(py: Python<'_>, errors: Vec<PyErr>, items: Vec<Bound<'_, PyAny>>) -> PyErr {
-    let mut errors = errors.into_iter();
-    let Some(first) = errors.next() else {
-        return nothing_taken();
-    };
-    let described = || {
-        let error = first.value(py);
-        error.setattr("items", items)?;
-        errors.try_for_each(|other| {
-            error
-                .call_method1("add_note", (other.value(py).str()?,))
-                .map(drop)
-        })
-    };
-    described().map_or_else(|failed: PyErr| failed, |()| first.clone_ref(py))
+    let errors = errors.into_iter().map(|error| error.into_value(py));
+    let errors: Vec<_> = errors.collect();
+    let joined = shoal_class(py, "with_items").and_then(|join| join.call1((errors, items)));
+    joined.map_or_else(|failed| failed, PyErr::from_value)
 }
 
 /// The error for a message whose bytes cannot be mapped now.

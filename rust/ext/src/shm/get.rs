@@ -7,7 +7,7 @@ use shoal_codec::decode_inline;
 use shoal_shm::session::{Error, Held, SessionQueue, Shortage};
 use shoal_shm::{Descriptor, Keep, Label, Loan, Message, Payload, Taken, Want};
 
-use super::errors::{closed, refused};
+use super::errors::closed;
 use super::process_queue::ProcessQueue;
 use super::queue::PyShmQueue;
 use super::rebuild::{Failure, handed_out, hold, nothing_taken};
@@ -26,14 +26,8 @@ pub(super) struct Get<'a, 'py> {
 impl Get<'_, '_> {
     /// The exception of a get that found too little in the queue `name`.
     pub(super) fn found_nothing(&self, py: Python<'_>, name: &str, why: &Shortage) -> PyErr {
-        match self.limit.seconds(py) {
-            Err(error) => error,
-            Ok(None) => refused(py, "ChannelEmpty", why.text(self.operation, name), why),
-            Ok(Some(seconds)) => {
-                let message = why.timeout_text(self.operation, name, &seconds);
-                refused(py, "ShoalTimeoutError", message, why)
-            }
-        }
+        self.limit
+            .gave_up(py, "ChannelEmpty", self.operation, name, why)
     }
 
     /// The exception of a get from the queue `name`, which is closed.

@@ -94,10 +94,7 @@ impl PyShmQueue {
             maxsize: whole_or_none(maxsize, "maxsize", 0, MAXSIZE_LIMIT)?,
             max_bytes: whole_or_none(max_bytes, "max_bytes", 0, LARGEST)?,
         };
-        let name = match name.or(String::new(), |name| text(name, "name"))? {
-            empty if empty.is_empty() => format!("queue {}", shown(key)?),
-            name => name,
-        };
+        let name = name_of(&name, key)?;
         let parcels = parcels.or(false, |value| flag(value, "parcels"))?;
         let shared = session.get().here(py, "queue")?;
         let opened = py.detach(|| shared.queue(bytes, bounds));
@@ -388,6 +385,14 @@ pub(super) fn key_of<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
         return Err(bad_value(key.py(), message));
     }
     Ok(bytes)
+}
+
+/// The argument `name`: a queue's name in error messages.
+pub(super) fn name_of(name: &Arg<'_>, key: &Bound<'_, PyAny>) -> PyResult<String> {
+    match name.or(String::new(), |name| text(name, "name"))? {
+        empty if empty.is_empty() => Ok(format!("queue {}", shown(key)?)),
+        name => Ok(name),
+    }
 }
 
 /// The messages that a get of up to `n` objects asks for.

@@ -133,20 +133,11 @@ impl Wanted {
 
     /// The error if no folder can be used: it names the argument that gave the folder, if one did.
     fn refused(&self, py: Python<'_>, error: &Error) -> PyErr {
-        let named = [("dir", &self.dir), ("spill_dir", &self.spill_dir)];
         if let Error::File(file) = error {
-            for (name, path) in named {
-                if let Some(path) = path
-                    && path == file.path()
-                {
-                    let shown = PyString::new(py, &path.to_string_lossy()).repr();
-                    return shown.map_or_else(
-                        |error| error,
-                        |shown| {
-                            let expected = "a folder that can be written to";
-                            bad_value(py, format!("{name}={shown}: expected {expected}"))
-                        },
-                    );
+            for (name, path) in [("dir", &self.dir), ("spill_dir", &self.spill_dir)] {
+                if path.as_deref() == Some(file.path()) {
+                    let path = PyString::new(py, &file.path().to_string_lossy());
+                    return wrong_value(&path, name, "a folder that can be written to");
                 }
             }
         }
@@ -351,14 +342,13 @@ fn counts<'py>(py: Python<'py>, named: &[(&str, u64)]) -> PyResult<Bound<'py, Py
 #[pyfunction]
 #[pyo3(signature = (dir = None), text_signature = "(dir=None)")]
 pub(crate) fn shm_gc(py: Python<'_>, dir: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
-    let dir = text_or_none(dir, "dir")?.map(PathBuf::from);
-    if let Some(dir) = &dir
-        && !dir.is_dir()
+    let path = text_or_none(dir, "dir")?.map(PathBuf::from);
+    if let (Some(dir), Some(path)) = (dir, &path)
+        && !path.is_dir()
     {
-        let shown = PyString::new(py, &dir.to_string_lossy()).repr()?;
-        return Err(bad_value(py, format!("dir={shown}: expected a folder")));
+        return Err(wrong_value(dir, "dir", "a folder"));
     }
-    let folders = match dir {
+    let folders = match path {
         Some(dir) => vec![dir],
         None => default_folders(py)?,
     };
