@@ -628,8 +628,8 @@ class ShmQueue:
         """Take up to `n` objects, at least one, waiting for the first only.
 
         With `lease` they are `ShmMessage`s, each acknowledged separately. If some cannot be
-        rebuilt, the others are returned, and the next get of this `ShmQueue` object raises the
-        error; if none can be rebuilt, this call raises it.
+        rebuilt, the call raises the `ChannelDecodeError` of the first, with the others' texts as
+        notes, and with the objects, or their leases, that it would have returned as `items`.
         """
 
     @overload

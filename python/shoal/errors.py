@@ -347,7 +347,23 @@ class ChannelMemoryError(ChannelError):
 
 
 class ChannelDecodeError(ChannelError):
-    """A message was taken but cannot be rebuilt in this process; the channel still works."""
+    """A message was taken but cannot be rebuilt in this process; the channel still works.
+
+    Attributes:
+        items: The other items that the same call took, in their order, or their leases. The texts of
+            further errors are notes of this one.
+    """
+
+    items: Sequence[Any] = ()
+
+
+def with_items(errors: list[ChannelDecodeError], items: list[Any]) -> ChannelDecodeError:
+    """Return the first of some errors, with notes of the others and what was taken with them."""
+    first, *others = errors
+    first.items = items
+    for other in others:
+        first.add_note(str(other))
+    return first
 
 
 class ChannelCorruptError(ChannelError):

@@ -135,10 +135,12 @@ def fulfil(future: Future, make: Callable[[], Any]) -> bool:
     return True
 
 
-def fail(future: Future, error: BaseException) -> None:
-    """Complete a future with an error, unless it was cancelled."""
-    if _begun(future):
+def fail(future: Future, error: BaseException) -> bool:
+    """Complete a future with an error; return False if it was cancelled."""
+    begun = _begun(future)
+    if begun:
         future.set_exception(error)
+    return begun
 
 
 def _begun(future: Future) -> bool:

@@ -53,9 +53,9 @@ class AsyncWork:
         give_back: Returns the messages that the operation took to their queue. Called if the result
             cannot be delivered: it arrived together with the cancellation of an `async_wait`, or
             the work was dropped.
-        deliver: Called once, when a caller receives the result. Without it, a work that functions
-            were chained to counts as delivered; with it, such a result that no caller fetched is
-            given back.
+        deliver: Called once, when a caller receives the result or the error. Without it, a work
+            that functions were chained to counts as delivered; with it, such a result that no
+            caller fetched is given back.
 
     Attributes:
         operation: What a wait for it is called on the state page.
@@ -90,12 +90,17 @@ class AsyncWork:
         The caller counts as having received the result.
         """
         self.seen = True
-        value = self.future.result()
+        if not self.future.cancelled():
+            self.receive()
+        return self.future.result()
+
+    def receive(self) -> None:
+        """Count the result, or the error and its items, as received by a caller."""
+        self.seen = True
         deliver, self._deliver = self._deliver, None
         if deliver is not None:
             self._give_back = None
             deliver()
-        return value
 
     def wait(self, timeout: float | None = None) -> Any:
         """Block until the operation has ended and return its result.
@@ -129,6 +134,9 @@ class AsyncWork:
         except asyncio.CancelledError:
             self.abandon()
             raise
+        except Exception:
+            if not self.future.done():
+                raise
         return self.result()
 
     def _waiting(self, deadline: Deadline) -> LongWait:
@@ -211,10 +219,10 @@ class AsyncWork:
         if future is None or not future.done() or future.cancelled():
             return
         error = future.exception()
-        if error is not None:
-            if not self.seen:
-                _log.error("%s failed and no call waited for it: %s", self.what, error)
-        elif self._give_back is not None and (self._deliver is not None or not self.seen):
+        if error is not None and not self.seen:
+            _log.error("%s failed and no call waited for it: %s", self.what, error)
+        unseen = error is None and not self.seen
+        if self._give_back is not None and (self._deliver is not None or unseen):
             soon(self._give_back)  # later: this thread may hold the queue's lock
 
 
@@ -315,6 +323,8 @@ class AsyncFuncWork(AsyncWork):
         if previous.cancelled():
             self.future.cancel()
         elif (error := previous.exception()) is not None:
+            if self.previous is not None:
+                self.previous.receive()
             fail(self.future, error)
         else:
             # A new daemon thread, not a pool: a function may wait for one that was started later,
@@ -378,6 +388,14 @@ class AsyncCollWork(AsyncWork):
             work.result()
         return value
 
+    def receive(self) -> None:
+        """Count the result as received, or the error as received from the work that raised it."""
+        super().receive()
+        error = self.future.exception()
+        for work in self._works if error is not None else ():
+            if not work.future.cancelled() and work.future.exception() is error:
+                work.receive()
+
     def cancel(self) -> bool:
         """Cancel all works."""
         cancelled = [work.cancel() for work in self._works]
@@ -427,6 +445,8 @@ class AsyncRouteWork(AsyncCollWork):
         with self._final_lock:
             if not self._final.done():
                 fulfil(self._final, self.finalize)
+        if not self.future.cancelled() and self.future.exception() is not None:
+            self.receive()
         return self._final.result()
 
     def finalize(self) -> Any:

@@ -1,5 +1,6 @@
 """Channel handles on both transports, with a thread instead of Ray: draining, errors, forks."""
 
+import asyncio
 import gc
 import os
 import weakref
@@ -10,7 +11,6 @@ from shoal import _ray
 from shoal.errors import (
     ChannelClosed,
     ChannelDecodeError,
-    ChannelEmpty,
     ChannelFull,
     ChannelMemoryError,
     PeerLostError,
@@ -20,6 +20,7 @@ from shoal.errors import (
     TransportError,
 )
 from shoal.shm.keys import canonical
+from shoal.work import AsyncCollWork
 from support.channel_actor import DEADLINE_S
 from support.items import Unloadable
 from support.processes import in_a_child, until
@@ -33,29 +34,44 @@ everywhere = pytest.mark.parametrize("kind", ["local", "shm", "lane"])
 # Draining.
 
 
-def take_one(channel, how):
-    if how == "get":
-        return channel.get(timeout=DEADLINE_S)
-    if how == "get_nowait":
-        return channel.get_nowait()
-    if how == "async":
-        return channel.get(async_op=True, timeout=DEADLINE_S).wait(timeout=DEADLINE_S)
-    return channel.get_many(1)[0]
+@ways
+def test_draining_loses_nothing_to_what_cannot_be_rebuilt(actors, kind):
+    channel = actors.start().handle_of(kind)
+    channel.put_many([1, Unloadable(), 2])
+    with pytest.raises(ChannelDecodeError, match="not here") as failed:
+        channel.drain()
+    assert list(failed.value.items) == [1, 2]
+    channel.put(3)
+    assert channel.drain() == [3]
+
+
+def received(work, how):
+    if how == "await":
+        return asyncio.run(work.async_wait())
+    if how == "then":
+        return work.then(print).wait(DEADLINE_S)
+    if how == "together":
+        return AsyncCollWork([work]).wait(DEADLINE_S)
+    return work.wait(DEADLINE_S)
 
 
 @ways
-@pytest.mark.parametrize("how", ["get", "get_nowait", "async", "get_many"])
-def test_draining_loses_nothing_to_what_cannot_be_rebuilt(actors, kind, how):
+@pytest.mark.parametrize("how", ["wait", "await", "then", "together"])
+def test_the_items_of_an_error_are_delivered_with_it_or_again_if_no_call_gets_it(actors, kind, how):
     channel = actors.start().handle_of(kind)
-    channel.put_many([1, Unloadable(), 2])
-    assert channel.drain() == [1, 2]
-    channel.put(3)
-    assert channel.qsize() == 1
-    with pytest.raises(ChannelDecodeError, match="not here"):
-        take_one(channel, how)
-    assert take_one(channel, how) == 3
-    with pytest.raises(ChannelEmpty):
-        channel.get_nowait()
+    channel.put_many([1, Unloadable(), 2], [1, 1, 1])
+    work = channel.get_batch(3, async_op=True, timeout=DEADLINE_S)
+    until(work.done, DEADLINE_S)
+    del work
+    until(lambda: channel.qsize() == 2, DEADLINE_S)
+    channel.put(Unloadable(), 1)
+    work = channel.get_batch(3, async_op=True, timeout=DEADLINE_S)
+    with pytest.raises(ChannelDecodeError, match="not here") as failed:
+        received(work, how)
+    assert list(failed.value.items) == [1, 2]
+    del work
+    gc.collect()
+    assert channel.stats().depth == 0
 
 
 @ways

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from shoal.deadline import Deadline
-from shoal.errors import ChannelClosed, ChannelEmpty, ChannelFull
+from shoal.errors import ChannelClosed, ChannelDecodeError, ChannelEmpty, ChannelFull
 from shoal.queues.local import LocalQueues
 from shoal.queues.protocol import ONE, Want
 from shoal.queues.settings import ChannelSettings
@@ -54,6 +54,23 @@ def test_a_batch_that_waits_lets_others_take_an_item():
     assert not batch.done()
     put(queues, "b", 10)
     assert batch.result().value == ["b"]
+
+
+@pytest.mark.parametrize("lease", [False, True])
+def test_the_error_about_items_that_cannot_be_decoded_has_those_taken_with_them(lease):
+    def decode(item, _):
+        if item is None:
+            raise ChannelDecodeError("not here")
+        return item
+
+    queues = LocalQueues(ChannelSettings("local"), decode=decode)
+    for item in (None, "a", None, "b"):
+        put(queues, item)
+    with pytest.raises(ChannelDecodeError, match="not here") as failed:
+        queues.take("k", Want("many", 4, lease=lease), FOREVER)
+    assert [one.value if lease else one for one in failed.value.items] == ["a", "b"]
+    assert failed.value.__notes__ == ["not here"]
+    assert queues.qsize("k") == 0
 
 
 def test_a_batch_ends_before_the_item_that_would_exceed_it():

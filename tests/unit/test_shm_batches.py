@@ -157,10 +157,10 @@ def test_leases_of_a_process_that_dies_are_delivered_again(session, start, line)
 def test_what_cannot_be_rebuilt_is_gone_and_the_others_are_leased(session):
     queue = session.queue("a")
     queue.put_many([1, Unloadable(), 2])
-    messages = queue.get_many(3, timeout=0, lease=True)
+    with pytest.raises(ChannelDecodeError) as failed:
+        queue.get_many(3, timeout=0, lease=True)
+    messages = failed.value.items
     assert [message.value for message in messages] == [1, 2]
-    with pytest.raises(ChannelDecodeError):
-        queue.get_many(1, timeout=0, lease=True)
     assert session.stats()["descriptors_in_use"] == 2
     for message in messages:
         message.ack()

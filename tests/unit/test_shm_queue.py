@@ -317,10 +317,12 @@ def test_a_message_that_cannot_be_rebuilt(session, queue):
     assert undecoded.match(text)
     assert isinstance(undecoded.value.__cause__, ValueError)
     assert queue.get() == "next"
-    queue.put_many([1, Unloadable(), 2])
-    assert queue.get_many(3) == [1, 2]
-    with pytest.raises(ChannelDecodeError):
-        queue.get_nowait()
+    assert list(undecoded.value.items) == []
+    queue.put_many([Unloadable(), 1, Unloadable(), 2])
+    with pytest.raises(ChannelDecodeError) as undecoded:
+        queue.get_many(4)
+    assert list(undecoded.value.items) == [1, 2]
+    assert undecoded.value.__notes__ == [str(undecoded.value)]  # of the other message
     with pytest.raises(ChannelEmpty):
         queue.get_nowait()
     assert session.stats()["descriptors_in_use"] == 0
@@ -337,9 +339,9 @@ def test_a_message_that_ends_programs_ends_nothing_here(session, queue, error):
     assert isinstance(undecoded.value.__cause__, error)
     assert queue.get() == "next"
     queue.put_many([1, Ends(error), 2])
-    assert queue.get_many(3) == [1, 2]
-    with pytest.raises(ChannelDecodeError, match=text):
-        queue.get_nowait()
+    with pytest.raises(ChannelDecodeError, match=text) as undecoded:
+        queue.get_many(3)
+    assert list(undecoded.value.items) == [1, 2]
     assert queue.empty()
     assert session.stats()["descriptors_in_use"] == 0
 

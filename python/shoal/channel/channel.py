@@ -366,7 +366,8 @@ class Channel(ChannelBase):
         """Get up to `n` items, at least one, waiting for the first only.
 
         Raises:
-            ShoalTimeoutError: No item in time. Other errors are the same as for `get`.
+            ShoalTimeoutError: No item in time.
+            ChannelDecodeError: Same as for `get_batch`. Other errors are the same as for `get`.
         """
         key, n = checked_key(key), checked_weight(n, "n", least=1)
         direct = self._direct_gets.get(key)
@@ -413,8 +414,8 @@ class Channel(ChannelBase):
         Raises:
             ShoalTimeoutError: Not enough items in time.
             ChannelClosed: The channel was closed and the key is empty.
-            ChannelDecodeError: No item can be rebuilt in this process. If some items can, they are
-                returned, and the next get of the key raises the error.
+            ChannelDecodeError: An item cannot be rebuilt in this process; it is lost. The items that
+                were taken with it are the error's `items`.
         """
         target = checked_weight(
             target_weight if batch_weight is None else batch_weight, "target_weight"
@@ -431,20 +432,21 @@ class Channel(ChannelBase):
         """Get all items that a key holds now, without waiting.
 
         Raises:
-            ChannelDecodeError: Same as for `get_batch`. Items that were taken are returned even if
-                a later get fails; the next call then raises the error.
+            ChannelDecodeError: Same as for `get_batch`. If another error comes after some items, they
+                are returned, and the next call raises the error.
         """
         items: list[Any] = []
         left = self.qsize(key)
         try:
             while left > len(items):
                 items += self.get_many(left - len(items), key, timeout=0)
+        except ChannelDecodeError as error:
+            error.items = [*items, *error.items]
+            raise
         except ShoalError as error:
+            # The next call meets any other error by itself.
             if not items and not isinstance(error, (ShoalTimeoutError, ChannelClosed)):
                 raise
-            # The next call meets any other error by itself.
-            if isinstance(error, ChannelDecodeError):
-                self._queues(key).set_aside(key, error)
         return items
 
     def __iter__(self) -> Iterator[Any]:

@@ -18,7 +18,7 @@ from shoal.net_emulation import EmulatedNetwork, Endpoint, Link
 from shoal.pickling import nbytes_of
 from shoal.queues.arrays import new_array
 from shoal.queues.order import Order, Pending, when_due
-from shoal.queues.protocol import NOTHING, Future, Queues, Taken, Want, set_done
+from shoal.queues.protocol import NOTHING, Future, Queues, Taken, Want, leased, set_done
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import taken as taken_of, with_whole_timeout
 from shoal.queues.wait import in_two_steps, long_wait, result_of
@@ -57,7 +57,7 @@ class DelayedQueues:
         self.transport = queues.transport
         self.qsize, self.full, self.maxsize = queues.qsize, queues.full, queues.maxsize
         self.declare, self.peek_all, self.counts = queues.declare, queues.peek_all, queues.counts
-        self.close, self.set_aside = queues.close, queues.set_aside
+        self.close = queues.close
 
     # Puts.
 
@@ -123,13 +123,13 @@ class DelayedQueues:
             return self._inner.take(key, want, deadline)
         limit = _of_way(deadline)
         if deadline is None:
-            leased = self._inner.take(key, want._replace(lease=True), None)
-            future = self._brought(key, want, limit, link, done(taken_of(leased, want)))
+            on_lease = want._replace(lease=True)
+            found = leased(partial(self._inner.take, key, on_lease, None), want)
+            future = self._brought(key, want, limit, link, done(taken_of(found, want)))
         else:
             future = self.start_take(key, want, deadline)
         taken = result_of(future, self._wait("get", key, limit))
-        taken.deliver()
-        return taken.value
+        return taken.received()
 
     def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
         """Start a get."""
@@ -162,7 +162,7 @@ class DelayedQueues:
             way = Pending(lambda: None, deadline, lambda _: late, not_before=math.inf)
         else:
             try:
-                size = _size_of(taken.value, want) if link.is_limited else 0
+                size = _size_of(taken, want) if link.is_limited else 0
                 limit = _of_way(deadline)
                 way = self._way(want.operation, key, limit, lambda: taken, link, size)
             except BaseException:
@@ -210,8 +210,9 @@ def _succeeded(ended: Future) -> bool:
     return not ended.cancelled() and ended.exception() is None
 
 
-def _size_of(value: Any, want: Want) -> int:
+def _size_of(taken: Taken, want: Want) -> int:
     """Return the bytes of items that were taken."""
+    value = taken.value if taken.error is None else taken.error.items
     if want.lease:
         value = value.value if want.kind == "one" else [lease.value for lease in value]
     found = nbytes_of(value)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from shoal.deadline import Deadline
-from shoal.errors import ChannelDecodeError
 from shoal.fork import reset_in_child
 from shoal.futures import Asking, fail, start
 from shoal.loop import submit
@@ -364,7 +363,6 @@ class PendingCalls:
         self._lock = threading.Lock()
         self.gets = Turns()
         self._puts: dict[Hashable, PutSequence] = {}
-        self._errors: dict[Hashable, ChannelDecodeError] = {}
 
     def has_puts(self, key: Hashable) -> bool:
         """Whether asynchronous puts to a key are pending; they come first."""
@@ -395,13 +393,3 @@ class PendingCalls:
             if sequence is None:
                 sequence = self._puts[key] = make()
             return add(sequence)
-
-    def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
-        """Let the next get of a key raise an error."""
-        self._errors[key] = error
-
-    def raise_set_aside(self, key: Hashable) -> None:
-        """Raise the error that a former get of the key set aside, if there is one."""
-        error = self._errors.pop(key, None)
-        if error is not None:
-            raise error

@@ -167,22 +167,19 @@ class RemoteQueues:
 
     def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
         """Take items."""
-        self._pending.raise_set_aside(key)
         if deadline is None or not self._pending.has_gets(key):
             return self._lane.take(key, want, deadline)
         # Asynchronous gets that this process made earlier come first.
         future = self.start_take(key, want, deadline)
         shown, channel = self._shown(key), self.settings.page_name
         taken = result_of(future, long_wait("get", "an item", shown, deadline, channel))
-        taken.deliver()
-        return taken.value
+        return taken.received()
 
     def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
         """Start a get; a long wait is not logged.
 
         A get that is cancelled keeps its turn until its thread has ended.
         """
-        self._pending.raise_set_aside(key)
         future, cancel = Future(), self._lane.new_cancel()
 
         async def work() -> Taken:
@@ -201,10 +198,6 @@ class RemoteQueues:
         future.add_done_callback(end)
         self._pending.gets.start(key, deadline, work, _as_it_is, no_turn, _refuse, future)
         return future
-
-    def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
-        """Let the next get of a key raise an error."""
-        self._pending.set_aside(key, error)
 
     # Questions.
 

@@ -27,7 +27,7 @@ from shoal.errors import (
     TransportError,
 )
 from shoal.queues.leases import HeldLeases, LaneLease
-from shoal.queues.protocol import NOTHING, Taken, Want, set_done
+from shoal.queues.protocol import NOTHING, Leased, Taken, Want, leased, set_done
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import QueueWait, take_in_time, take_now, with_whole_timeout
 from shoal.queues.state_page import StatePageUse
@@ -189,16 +189,16 @@ class _Server:
         return numbers
 
     def taken(
-        self, found: Any, want: Want, lost: Callable[[LaneAddress, str], BaseException]
+        self, found: Leased, want: Want, lost: Callable[[LaneAddress, str], BaseException]
     ) -> Taken:
         """Return leased messages as the result of a get; their leases are renewed from now on.
 
         Args:
-            found: A message, or a list of messages, as `want` says.
+            found: The messages.
             want: What the caller gets: leases, or the items.
             lost: Returns the error of a call that was not answered.
         """
-        messages: list[LaneMessage] = [found] if want.kind == "one" else found
+        messages, error = found
         numbers = [message.number for message in messages]
         self.held.add(numbers)
 
@@ -213,10 +213,10 @@ class _Server:
         give_back = partial(run_in_thread, partial(end, acknowledged=False))
         if want.lease:
             leases = [self._leased(message, lost) for message in messages]
-            return Taken(leases[0] if want.kind == "one" else leases, give_back=give_back)
+            return Taken.of(leases, want, error, give_back=give_back)
         values = [message.value for message in messages]
         deliver = partial(_run_outside_of_loops, partial(end, acknowledged=True))
-        return Taken(values[0] if want.kind == "one" else values, deliver, give_back)
+        return Taken.of(values, want, error, deliver, give_back)
 
     def _leased(
         self, message: "LaneMessage", lost: Callable[[LaneAddress, str], BaseException]
@@ -392,15 +392,20 @@ class Lane:
         """Take items; a deadline of None means without waiting."""
         found: Any = None
 
+        def take_from(queue: "LaneQueue", server: _Server) -> Any:
+            if deadline is None:
+                return take_now(queue, want)
+            with self._wait("get", "an item", queue, deadline) as wait:
+                waiting = self._waiting(server, wait)
+                return take_in_time(queue, want, deadline, waiting=waiting)
+
         def take(queue: "LaneQueue", server: _Server) -> None:
             nonlocal found
-            if deadline is None:
-                value = take_now(queue, want)
+            if want.lease:
+                messages = leased(partial(take_from, queue, server), want)
+                found = server.taken(messages, want, self._lost).received()
             else:
-                with self._wait("get", "an item", queue, deadline) as wait:
-                    waiting = self._waiting(server, wait)
-                    value = take_in_time(queue, want, deadline, waiting=waiting)
-            found = server.taken(value, want, self._lost).value if want.lease else value
+                found = take_from(queue, server)
 
         call = self._call(want.operation, key, deadline, takes=True)
         self._use(call._replace(again=want.again), take)
@@ -421,13 +426,13 @@ class Lane:
             asyncio.CancelledError: The get was ended, and has taken nothing.
         """
         found = Taken(None)
-        leased = want._replace(lease=True)
+        on_lease = want._replace(lease=True)
 
         def take(queue: "LaneQueue", server: _Server) -> None:
             nonlocal found
             waiting = self._waiting(server)
-            value = take_in_time(queue, leased, deadline, waiting=waiting, cancel=cancel)
-            found = server.taken(value, want, self._lost)
+            take = partial(take_in_time, queue, on_lease, deadline, waiting=waiting, cancel=cancel)
+            found = server.taken(leased(take, want), want, self._lost)
 
         call = self._call(want.operation, key, deadline, takes=True)
         await result_from_thread(partial(self._use, call, take))

@@ -20,6 +20,7 @@ from shoal.errors import (
     ChannelExistsError,
     ChannelFull,
     ShoalTimeoutError,
+    with_items,
 )
 from shoal.futures import done
 from shoal.queues.arrays import new_array
@@ -330,14 +331,24 @@ class LocalQueues(Engine):
 
     def _taken(self, key: Hashable, want: Want, items: list[_Item]) -> Taken:
         """Return the result of a get."""
-        values = [self._decode(item.value, key) for item in items]
-        if want.lease:
-            values = [
-                LocalLease(value, item.redelivered, partial(self._deliver_again, key, item))
-                for value, item in zip(values, items, strict=True)
-            ]
-        value = values[0] if want.kind == "one" else values
-        return Taken(value, give_back=partial(self._give_back, key, items))
+        values: list[Any] = []
+        kept: list[_Item] = []
+        errors: list[ChannelDecodeError] = []
+        for item in items:
+            try:
+                value = self._decode(item.value, key)
+            except ChannelDecodeError as failed:
+                errors.append(failed)
+                continue
+            if want.lease:
+                give_back = partial(self._deliver_again, key, item)
+                value = LocalLease(value, item.redelivered, give_back)
+            values.append(value)
+            kept.append(item)
+        error = with_items(errors, values) if errors else None
+        if error is not None and not kept:
+            raise error
+        return Taken.of(values, want, error, give_back=partial(self._give_back, key, kept))
 
     def _give_back(self, key: Hashable, items: list[_Item]) -> None:
         """Return items to the front, in the order in which they were taken."""
@@ -357,9 +368,6 @@ class LocalQueues(Engine):
             needed = want.amount if want.least is None else want.least
             refusal = Refusal("weight", self.qsize(key), needed, 0)
         return timeout_error(want.operation, self._shown(key), deadline.timeout, refusal)
-
-    def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
-        """Do nothing: items of a local channel are not decoded."""
 
     # Questions.
 

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Literal
 
 from shoal.deadline import Deadline, expect_event
-from shoal.errors import ChannelDecodeError
 from shoal.fork import reset_in_child
 from shoal.loop import submit
 from shoal.shm.refusals import Refusal
@@ -145,7 +144,7 @@ class Order:
 
     Args:
         direct: Filled with the queues that the core may use directly. A key on which operations
-            wait, or whose next get must raise an error, is removed.
+            wait is removed.
 
     Attributes:
         direct: Same as the argument.
@@ -161,7 +160,6 @@ class Order:
         """Forget all operations: in a forked child they belong to the parent."""
         self.lock = threading.Lock()
         self._lines: dict[tuple[Hashable, str], Line] = {}
-        self._errors: dict[Hashable, ChannelDecodeError] = {}
         self.stop_direct()
 
     def waits(self, key: Hashable, side: Side) -> bool:
@@ -213,25 +211,8 @@ class Order:
 
     def allow_direct(self, key: Hashable, side: Side, queue: Any) -> None:
         """Let the core use a side directly if nothing waits there; the caller holds the lock."""
-        if (
-            self.waits(key, "put")
-            or self.waits(key, "get")
-            or (self._errors and key in self._errors)
-        ):
-            return
-        self.direct[side][key] = queue
-
-    def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
-        """Let the next get of a key raise an error; stop direct gets, which would not raise it."""
-        with self.lock:
-            self._errors[key] = error
-            self.direct["get"].pop(key, None)
-
-    def raise_set_aside(self, key: Hashable) -> None:
-        """Raise the error that a former get of the key set aside, if there is one."""
-        error = self._errors.pop(key, None) if self._errors else None
-        if error is not None:
-            raise error
+        if not (self.waits(key, "put") or self.waits(key, "get")):
+            self.direct[side][key] = queue
 
 
 async def _served(operation: Pending, serve: Serve) -> None:

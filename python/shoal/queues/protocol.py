@@ -27,6 +27,7 @@ __all__ = [
     "ActorSilentError",
     "Future",
     "Got",
+    "Leased",
     "Outcome",
     "Queues",
     "Taken",
@@ -35,6 +36,7 @@ __all__ = [
     "checked_count",
     "checked_key",
     "checked_weight",
+    "leased",
     "set_done",
 ]
 
@@ -113,11 +115,51 @@ class Taken:
         value: The result.
         deliver: Called when the caller has the result.
         give_back: Called when no caller will have the result.
+        error: The error about other items that were taken with these and cannot be rebuilt; the
+            caller gets it, with these as its `items`, instead of the value.
     """
 
     value: Any
     deliver: Callable[[], None] = _nothing
     give_back: Callable[[], None] = _nothing
+    error: ChannelDecodeError | None = None
+
+    @classmethod
+    def of(
+        cls,
+        values: list[Any],
+        want: Want,
+        error: ChannelDecodeError | None,
+        deliver: Callable[[], None] = _nothing,
+        give_back: Callable[[], None] = _nothing,
+    ) -> "Taken":
+        """Return the items of a get from a list of them."""
+        if error is not None:
+            error.items = values
+            return cls(None, deliver, give_back, error)
+        return cls(values[0] if want.kind == "one" else values, deliver, give_back)
+
+    def received(self) -> Any:
+        """Return the value, or raise the error that has the items, for a caller that has them now."""
+        self.deliver()
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+Leased = tuple[list[Any], ChannelDecodeError | None]
+"""Leased messages, and the error about others that were taken with them and cannot be rebuilt."""
+
+
+def leased(take: Callable[[], Any], want: Want) -> Leased:
+    """Take messages on lease."""
+    try:
+        found = take()
+    except ChannelDecodeError as error:
+        if not error.items:
+            raise
+        return list(error.items), error.with_traceback(None)
+    return [found] if want.kind == "one" else found, None
 
 
 class Outcome(IntEnum):
@@ -185,9 +227,6 @@ class Queues(Protocol):
 
     def close(self) -> None:
         """Accept no more items."""
-
-    def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
-        """Let the next get of a key raise an error of items that were taken with others."""
 
 
 def set_done(error: Exception, done: int) -> None:

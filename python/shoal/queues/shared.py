@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from shoal._backend import ShmQueue
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
-    ChannelDecodeError,
     ChannelEmpty,
     ChannelExistsError,
     ChannelFull,
@@ -22,7 +21,17 @@ from shoal.errors import (
 from shoal.futures import done
 from shoal.queues.counts import Counts
 from shoal.queues.order import Direct, NotYet, Order, Pending, Side
-from shoal.queues.protocol import NOTHING, Future, Got, Taken, Want, WeightedItem, set_done
+from shoal.queues.protocol import (
+    NOTHING,
+    Future,
+    Got,
+    Leased,
+    Taken,
+    Want,
+    WeightedItem,
+    leased,
+    set_done,
+)
 from shoal.queues.settings import DROPPING, ChannelSettings
 from shoal.queues.state_page import StatePageUse
 from shoal.queues.wait import Engine, long_wait, puts_wait
@@ -165,14 +174,12 @@ class SharedQueues(Engine):
 
     def try_take(self, key: Hashable, want: Want) -> Taken:
         """Take items, or raise `ChannelEmpty`."""
-        self._order.raise_set_aside(key)
         return Taken(take_now(self._queue(key, "get"), want))
 
     def start_take(
         self, key: Hashable, want: Want, deadline: Deadline, *, timed: bool = True
     ) -> Future:
         """Start a get."""
-        self._order.raise_set_aside(key)
         queue = self._queue(key, "get")
         wants = [phase for phase, _ in want._replace(lease=True).phases(deadline)]
         refusal = NOTHING
@@ -203,14 +210,9 @@ class SharedQueues(Engine):
         """Take items."""
         if deadline is None or self._order.waits(key, "get"):
             return super().take(key, want, deadline)
-        self._order.raise_set_aside(key)
         queue = self._queue(key, "get")
         with self._wait("get", "an item", queue, deadline) as waiting:
             return take_in_time(queue, want, deadline, waiting=waiting)
-
-    def set_aside(self, key: Hashable, error: ChannelDecodeError) -> None:
-        """Let the next get of a key raise an error."""
-        self._order.set_aside(key, error)
 
     # Questions.
 
@@ -420,10 +422,10 @@ def take_now(queue: "Queue | LaneQueue", want: Want) -> Any:
     return take_within(queue, want, 0.0)
 
 
-def take_or_wait(queue: Queue, want: Want) -> Any:
-    """Same as `take_now`, but raise `NotYet` if the items are not there."""
+def take_or_wait(queue: Queue, want: Want) -> Leased:
+    """Take the wanted items on lease, or raise `NotYet` if they are not there."""
     try:
-        return take_now(queue, want)
+        return leased(partial(take_now, queue, want), want)
     except (ChannelEmpty, ShoalTimeoutError) as error:
         raise NotYet(Refusal.of(error)) from None
 
@@ -524,9 +526,9 @@ def counts_of(queue: Queue, session: Session) -> Counts:
     )
 
 
-def taken(found: Any, want: Want) -> Taken:
-    """Return the `Taken` of an asynchronous get, made from leased messages."""
-    messages = [found] if want.kind == "one" else found
+def taken(found: Leased, want: Want) -> Taken:
+    """Return the `Taken` of a get, made from leased messages."""
+    messages, error = found
 
     def deliver() -> None:
         for message in messages:
@@ -537,6 +539,5 @@ def taken(found: Any, want: Want) -> Taken:
             message.give_back()
 
     if want.lease:
-        return Taken(found, give_back=give_back)
-    values = [message.value for message in messages]
-    return Taken(values[0] if want.kind == "one" else values, deliver, give_back)
+        return Taken.of(messages, want, error, give_back=give_back)
+    return Taken.of([message.value for message in messages], want, error, deliver, give_back)

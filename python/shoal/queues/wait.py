@@ -9,7 +9,7 @@ from typing import Any
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelClosed, ChannelError, ChannelFull, ShoalError
-from shoal.futures import Asking, AskingBy, done, ends_in_time, fail, fulfil
+from shoal.futures import Asking, AskingBy, ends_in_time, fail, fulfil
 from shoal.queues.order import Pending
 from shoal.queues.protocol import Future, Taken, Want, set_done
 from shoal.queues.settings import ChannelSettings
@@ -92,8 +92,7 @@ class Engine(ABC):
         else:
             future = self.start_take(key, want, deadline, timed=False)
             taken = self._end(future, "get", "an item", key, deadline)
-        taken.deliver()
-        return taken.value
+        return taken.received()
 
     def _end(
         self, future: Future, operation: str, awaited: str, key: Hashable, deadline: Deadline
@@ -244,7 +243,9 @@ def _work_of(
         result = future.result()
         if not isinstance(result, Taken):
             return AsyncChannelWork(future, what)
-        return AsyncChannelWork(done(result.value), what, result.give_back, result.deliver)
+        ended: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        _end(ended, result)
+        return AsyncChannelWork(ended, what, result.give_back, result.deliver)
     if not takes:
         return AsyncChannelWork(future if isinstance(future, Asking) else _put(future), what)
     outer: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -260,7 +261,7 @@ def _work_of(
             fail(outer, named(error))
             return
         took = inner.result()
-        if not fulfil(outer, lambda: took.value):
+        if not _end(outer, took):
             took.give_back()
 
     future.add_done_callback(move)
@@ -273,6 +274,13 @@ def _work_of(
 
     outer.add_done_callback(lambda ended: future.cancel() if ended.cancelled() else None)
     return AsyncChannelWork(outer, what, give_back, deliver, takes=True)
+
+
+def _end(future: "concurrent.futures.Future[Any]", taken: Taken) -> bool:
+    """Complete the future of a work with the items of a get; return False if it was cancelled."""
+    if taken.error is not None:  # not raised here: its frames would keep the work alive
+        return fail(future, named(taken.error))
+    return fulfil(future, lambda: taken.value)
 
 
 def _put(future: "concurrent.futures.Future[Any]") -> Asking:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import CancelledError
 from typing import Any, Final, Self, final
@@ -30,6 +29,7 @@ from shoal.errors import (
     ShoalTimeoutError,
     ShoalTypeError,
     ShoalValueError,
+    with_items,
 )
 
 __all__ = ["LaneMessage", "LaneQueue"]
@@ -111,7 +111,6 @@ class LaneQueue:
     __module__ = "shoal._backend"
     _bounds: tuple[int | None, int | None]
     _client: LaneClient
-    _failed: deque[ChannelDecodeError]
     _key: bytes
     _name: str
     _policy: str
@@ -143,7 +142,6 @@ class LaneQueue:
         self._bounds = maxsize, max_bytes
         self._policy = policy
         self._name = name or f"queue {key!r}"
-        self._failed = deque()
         return self
 
     @property
@@ -306,8 +304,6 @@ class LaneQueue:
         payload: list[Any] | None = None,
     ) -> list[Any]:
         flag(lease, "lease")
-        if self._failed:
-            raise self._failed.popleft()
         maxsize, max_bytes = self._bounds
         want = want._replace(maxsize=maxsize, max_bytes=max_bytes)
         question = Question(want, self._key, payload or [], call, not call.over, cancel)
@@ -358,10 +354,8 @@ class LaneQueue:
                 objects.append(_leased(self._client, first + at, item, value[0]))
             else:
                 objects.append(value[0])
-        alone = errors.pop(0) if errors and not objects else None
-        self._failed.extend(errors)
-        if alone is not None:
-            raise alone
+        if errors:
+            raise with_items(errors, objects)
         return objects
 
     def _rebuilt(self, item: Item, data: bytearray) -> Any:

@@ -25,6 +25,7 @@ from shoal.errors import (
     ChannelMemoryError,
     ShoalTimeoutError,
     ShoalValueError,
+    with_items,
 )
 
 __all__ = [
@@ -364,10 +365,11 @@ def up_to_weight(target: int, least: int | None = None) -> Choose:
 
 def take(
     queue: QueueRow, call: Call, choose: Choose, made: Callable[[sqlite3.Row, Any], Any], state: int
-) -> tuple[list[Any], Refusal, ChannelDecodeError | None]:
+) -> tuple[list[Any], Refusal]:
     """Take messages, and return what is made of them; or why there are none.
 
-    A message of which nothing can be made is dropped, and the error of the last one returned.
+    A message of which nothing can be made is dropped; the error of the first has the `items` that
+    are made of the others.
 
     Args:
         queue: The queue.
@@ -389,7 +391,7 @@ def take(
         # If the write is rolled back, forget the rows: another process may have taken them by now.
         return member.write(call.op, taken, rows.clear, call.patience)
 
-    results, failed = [], None
+    results, spoilt = list[Any](), dict[int, ChannelDecodeError]()
     try:
         refusal = queue.wait(call, attempt, "get")
         for row in list(rows.values()):
@@ -402,9 +404,11 @@ def take(
             except _SIGNALS:
                 raise
             except BaseException as error:  # noqa: BLE001  (the object's classes may raise anything)
-                failed = _not_rebuilt(queue, row, error)
-                member.forget(row["id"])
-                del rows[row["id"]]
+                spoilt[row["id"]] = _not_rebuilt(queue, row, error)
+        failed = with_items(list(spoilt.values()), results) if spoilt else None
+        for number in spoilt:
+            del rows[number]
+            member.forget(number)
     except BaseException:
         for loan in loans:
             loan.detach()
@@ -412,7 +416,9 @@ def take(
             member.later(functools.partial(_put_back, rows))
         raise
     # Signals arrive at calls; there is no call between here and the caller of the queue.
-    return results, refusal or _EMPTY, failed
+    if failed is not None:
+        raise failed
+    return results, refusal or _EMPTY
 
 
 def _chosen(

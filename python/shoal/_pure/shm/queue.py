@@ -27,7 +27,6 @@ from shoal._pure.shm.reservation import ShmReservation, put_reserved, reserved
 from shoal._pure.shm.session import ShmSession, joined
 from shoal._pure.shm.tables import LEASED, LOANED
 from shoal.errors import (
-    ChannelDecodeError,
     ChannelEmpty,
     ShoalError,
     ShoalTimeoutError,
@@ -57,7 +56,6 @@ class ShmQueue:
     _row: QueueRow
     _key: bytes
     _pid: int
-    _failed: ChannelDecodeError | None
     _parcels: bool
 
     def __new__(
@@ -83,7 +81,6 @@ class ShmQueue:
         member = joined(session, "queue")
         self = object.__new__(cls)
         self._session = session
-        self._failed = None
         self._parcels = parcels
         self._key = key
         self._enter(open_queue(member, key, maxsize, max_bytes, name or f"queue {key!r}"))
@@ -291,20 +288,16 @@ class ShmQueue:
     def _take(self, call: Call, choose: Choose, *, lease: bool) -> list[Any]:
         flag(lease, "lease")
         row = self._entered(call.op)
-        failed, self._failed = self._failed, None
-        if failed is not None:
-            raise failed
 
         def made(message: sqlite3.Row, memory: Any) -> Any:
             value = self._value(message, memory)
             return leased(row.member, self._session, message, value) if lease else value
 
         state = LEASED if lease else LOANED
-        result, refusal, failed = take(row, call, choose, made, state)
+        result, refusal = take(row, call, choose, made, state)
         if result:
-            self._failed = failed
             return result
-        raise failed or nothing_taken(row.name, call, refusal)
+        raise nothing_taken(row.name, call, refusal)
 
     def _value(self, message: sqlite3.Row, memory: Any) -> Any:
         """Return the object of a message, or its parcel."""

@@ -1,16 +1,14 @@
 //! Errors of sessions and queues, as the classes of `shoal.errors`.
 
-use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use shoal_shm::segment::FileError;
 use shoal_shm::session::{Error, Shortage};
 
+use super::arguments::wrong_value;
 use super::process;
-use crate::errors::shoal_error;
+use crate::errors::{shoal_class, shoal_error};
 
 /// File that only a session of the pure backend has.
 const TABLES_OF_PURE: &str = "pure.db";
@@ -55,6 +53,15 @@ pub(crate) fn not_rebuilt(py: Python<'_>, queue: &str, sender: u32, why: PyErr) 
     error
 }
 
+/// The error of messages that cannot be rebuilt, with the objects that were taken with them.
+#[cold]
+pub(crate) fn of_spoilt(py: Python<'_>, errors: Vec<PyErr>, items: Vec<Bound<'_, PyAny>>) -> PyErr {
+    let errors = errors.into_iter().map(|error| error.into_value(py));
+    let errors: Vec<_> = errors.collect();
+    let joined = shoal_class(py, "with_items").and_then(|join| join.call1((errors, items)));
+    joined.map_or_else(|failed| failed, PyErr::from_value)
+}
+
 /// The error for a message whose bytes cannot be mapped now.
 pub(crate) fn not_reached(py: Python<'_>, queue: &str, sender: u32, why: &Error) -> PyErr {
     let message = format!(
@@ -66,9 +73,7 @@ pub(crate) fn not_reached(py: Python<'_>, queue: &str, sender: u32, why: &Error)
 /// The error for a session that this process left, or whose object was closed.
 #[cold]
 pub(crate) fn session_closed(py: Python<'_>, operation: &str) -> PyErr {
-    process::stay_silent_at_exit(py);
-    let message = format!("{operation}: the session is closed in this process");
-    closed(py, message)
+    of_operation(py, operation, "", &Error::Closed(PathBuf::new()))
 }
 
 /// The error for a failed operation of a session or a queue.
@@ -76,87 +81,57 @@ pub(crate) fn session_closed(py: Python<'_>, operation: &str) -> PyErr {
 /// `subject` names the object of the operation, such as `queue 'a'`.
 #[cold]
 pub(crate) fn of_operation(py: Python<'_>, operation: &str, subject: &str, error: &Error) -> PyErr {
-    match error {
-        Error::Closed(_) => session_closed(py, operation),
-        Error::Corrupt(_) | Error::Outside(_) | Error::Foreign { .. } | Error::NoSuchExtent(_) => {
-            let message = format!("{operation}: {subject}: {error}");
-            shoal_error(py, "ChannelCorruptError", message, None)
-        }
-        Error::NoRoom { .. } => no_memory(py, format!("{operation}: {error}")),
-        Error::File(file) if is_full(file) => no_memory(py, format!("{operation}: {error}")),
-        _ => shoal_error(
-            py,
-            "ChannelError",
-            format!("{operation}: {subject}: {error}"),
-            None,
-        ),
+    if matches!(error, Error::Closed(_)) {
+        process::stay_silent_at_exit(py);
+    }
+    let text = error.text(operation, subject);
+    match error.shortage() {
+        Some(why) => refused(py, class_of(error), text, &why),
+        None => shoal_error(py, class_of(error), text, None),
     }
 }
 
 /// The error for a session that cannot be created.
 #[cold]
 pub(crate) fn of_create(py: Python<'_>, error: &Error) -> PyErr {
-    let message = format!("no session can be made: {error}");
-    match error {
-        Error::File(file) if is_full(file) => no_memory(py, message),
-        _ => shoal_error(py, "ChannelError", message, None),
-    }
+    shoal_error(py, class_of(error), error.text_of_create(), None)
 }
 
 /// The error for a session that cannot be attached to.
 #[cold]
 pub(crate) fn of_attach(py: Python<'_>, token: &str, error: &Error) -> PyErr {
-    let gone = || {
-        let message = format!("no session at {token}: it was closed, or is on another host");
-        shoal_error(py, "ChannelNotFoundError", message, None)
-    };
-    let other = |why: String| {
-        let message = format!("the session at {token} {why}");
-        shoal_error(py, "ChannelError", message, None)
-    };
     match error {
-        Error::Token { .. } => match owners(token) {
-            Some((its, ours)) if its != ours => {
-                other(format!("belongs to user {its}, and this process to {ours}"))
-            }
-            _ => not_a_token(py, token),
-        },
-        Error::Gone(_) => gone(),
-        Error::File(file) if file.kind() == ErrorKind::NotFound => {
-            if Path::new(token).join(TABLES_OF_PURE).exists() {
-                return other(
-                    "was made by the pure backend and this process runs rust: set SHOAL_BACKEND=pure"
-                        .to_owned(),
-                );
-            }
-            gone()
+        Error::Token { .. } => {
+            let token = PyString::new(py, token);
+            wrong_value(&token, "token", "what Session.token returned")
         }
-        _ => other(format!("cannot be used: {error}")),
-    }
-}
-
-fn not_a_token(py: Python<'_>, token: &str) -> PyErr {
-    match PyString::new(py, token).repr() {
-        Ok(shown) => bad_value(
+        error if !error.is_gone() => {
+            shoal_error(py, "ChannelError", error.text_of_attach(token), None)
+        }
+        _ if Path::new(token).join(TABLES_OF_PURE).exists() => {
+            let message = format!(
+                "the session at {token} was made by the pure backend and this process runs rust: set SHOAL_BACKEND=pure"
+            );
+            shoal_error(py, "ChannelError", message, None)
+        }
+        error => shoal_error(
             py,
-            format!("token={shown}: expected what Session.token returned"),
+            "ChannelNotFoundError",
+            error.text_of_attach(token),
+            None,
         ),
-        Err(error) => error,
     }
 }
 
-/// The users that own a session's folder and this process; None if there is no such folder.
-fn owners(token: &str) -> Option<(u32, u32)> {
-    let path = Path::new(token);
-    let named = path.file_name()?.to_str()?.starts_with("shoal-");
-    let owner = |path: &Path| Some(std::fs::metadata(path).ok()?.uid());
-    (named && path.is_absolute()).then_some((owner(path)?, owner(Path::new("/proc/self"))?))
-}
-
-/// Whether the operation failed for lack of space.
-fn is_full(error: &FileError) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded
-    )
+/// The class of an error of a session that exists.
+fn class_of(error: &Error) -> &'static str {
+    match error {
+        Error::Closed(_) | Error::QueueClosed => "ChannelClosed",
+        Error::OtherBounds { .. } => "ChannelExistsError",
+        Error::Corrupt(_) | Error::Outside(_) | Error::Foreign { .. } | Error::NoSuchExtent(_) => {
+            "ChannelCorruptError"
+        }
+        error if error.is_full() => "ChannelMemoryError",
+        _ => "ChannelError",
+    }
 }

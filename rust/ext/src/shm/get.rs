@@ -1,15 +1,17 @@
 //! Getting one object, and taking messages for any kind of get.
 
+use std::sync::Arc;
+
 use pyo3::prelude::*;
 use shoal_codec::decode_inline;
-use shoal_shm::session::{Error, SessionQueue, Shortage};
+use shoal_shm::session::{Error, Held, SessionQueue, Shortage};
 use shoal_shm::{Descriptor, Keep, Label, Loan, Message, Payload, Taken, Want};
 
-use super::errors::{closed, refused};
-use super::message::LeaseInfo;
+use super::errors::closed;
 use super::process_queue::ProcessQueue;
 use super::queue::PyShmQueue;
-use super::rebuild::{handed_out, hold, nothing_taken};
+use super::rebuild::{Failure, handed_out, hold, nothing_taken};
+use super::taken::TakenBatch;
 use super::wait::Limit;
 
 /// A get: the operation's name for errors, the wanted messages, whether they are leased, and the
@@ -24,14 +26,8 @@ pub(super) struct Get<'a, 'py> {
 impl Get<'_, '_> {
     /// The exception of a get that found too little in the queue `name`.
     pub(super) fn found_nothing(&self, py: Python<'_>, name: &str, why: &Shortage) -> PyErr {
-        match self.limit.seconds(py) {
-            Err(error) => error,
-            Ok(None) => refused(py, "ChannelEmpty", why.text(self.operation, name), why),
-            Ok(Some(seconds)) => {
-                let message = why.timeout_text(self.operation, name, &seconds);
-                refused(py, "ShoalTimeoutError", message, why)
-            }
-        }
+        self.limit
+            .gave_up(py, "ChannelEmpty", self.operation, name, why)
     }
 
     /// The exception of a get from the queue `name`, which is closed.
@@ -68,11 +64,11 @@ impl PyShmQueue {
         py: Python<'py>,
         get: &mut Get<'_, '_>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        if let Some(later) = self.deferred.take() {
-            let object = self.get_deferred(py, later, get.keep);
-            return object.map_err(|failure| self.raised(failure));
-        }
         let here = self.process_queue(py, get.operation)?;
+        if let Some(kept) = here.kept.take(1, get.keep) {
+            let mut objects = self.rebuild_all(py, here, kept, get.keep)?;
+            return objects.pop().ok_or_else(nothing_taken);
+        }
         let mut words = [[0; 8]; Descriptor::INLINE / 8];
         let (mut info, mut loan) = (None, None);
         self.take(py, here, get, &mut |message| {
@@ -86,8 +82,10 @@ impl PyShmQueue {
             && !self.parcels
         {
             let bytes = bytes.get(..len).unwrap_or_default();
-            return decode_inline(py, info.label.kind, bytes)
-                .map_err(|error| self.raised(self.failure(py, info, None, bytes, error)));
+            return decode_inline(py, info.label.kind, bytes).map_err(|error| {
+                let failure = self.failure(py, info, None, error);
+                raised(here, failure, info, None, bytes)
+            });
         }
         self.get_held(py, here, get.keep, info, loan, bytes)
     }
@@ -103,9 +101,10 @@ impl PyShmQueue {
         bytes: &[u8],
     ) -> PyResult<Bound<'py, PyAny>> {
         let held = hold(here, info, loan);
-        let object = self.rebuild(py, info, held.clone(), bytes);
-        let object = object.map_err(|failure| self.raised(failure))?;
-        handed_out(object, keep, LeaseInfo::of(info), held)
+        match self.rebuild(py, info, held.as_ref(), bytes) {
+            Ok(object) => handed_out(object, keep, info, held.as_ref()),
+            Err(failure) => Err(raised(here, failure, info, held, bytes)),
+        }
     }
 
     /// Takes messages, waiting for them if necessary, and hands them to `out`: see
@@ -151,5 +150,23 @@ impl PyShmQueue {
             Err(error) => return Err(self.failed(py, operation, &error)),
         }
         Err(get.found_nothing(py, name, &queue.shortage_of_take(get.want)))
+    }
+}
+
+/// The error of a get whose message was not rebuilt. An intact message is kept for the next get.
+#[cold]
+fn raised(
+    here: &ProcessQueue,
+    failure: Failure,
+    info: MessageInfo,
+    held: Option<Arc<Held>>,
+    bytes: &[u8],
+) -> PyErr {
+    match failure {
+        Failure::Spoilt(error) => error,
+        Failure::Interrupted(error) => {
+            here.kept.put_back(TakenBatch::one(info, held, bytes));
+            error
+        }
     }
 }

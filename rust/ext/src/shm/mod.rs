@@ -7,7 +7,6 @@
 
 mod arguments;
 mod channel_base;
-mod deferred;
 mod errors;
 mod get;
 mod get_many;
@@ -16,6 +15,7 @@ mod loan;
 mod message;
 mod parcel;
 mod peek;
+mod per_process;
 mod process;
 mod process_queue;
 mod put;
@@ -24,6 +24,7 @@ mod queue;
 mod rebuild;
 mod reservation;
 mod session;
+mod taken;
 mod wait;
 
 pub(crate) use channel_base::PyChannelBase;

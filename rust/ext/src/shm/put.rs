@@ -7,7 +7,6 @@ use shoal_shm::session::{Draft, Error, Offer, Outgoing, SessionQueue};
 use shoal_shm::{Descriptor, Label};
 
 use super::arguments;
-use super::errors::refused;
 use super::parcel::message_of;
 use super::process_queue::ProcessQueue;
 use super::queue::PyShmQueue;
@@ -155,16 +154,9 @@ impl PyShmQueue {
         put: &Put<'_, '_>,
         lack: Lack,
     ) -> PyErr {
-        let (operation, name) = (put.operation, self.name.as_str());
         let why = queue.shortage_of_put(lack);
-        match put.limit.seconds(py) {
-            Err(error) => error,
-            Ok(None) => refused(py, "ChannelFull", why.text(operation, name), &why),
-            Ok(Some(seconds)) => {
-                let message = why.timeout_text(operation, name, &seconds);
-                refused(py, "ShoalTimeoutError", message, &why)
-            }
-        }
+        put.limit
+            .gave_up(py, "ChannelFull", put.operation, &self.name, &why)
     }
 }
 

@@ -5,15 +5,15 @@ use std::os::fd::AsRawFd;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use pyo3::{PyTraverseError, PyVisit};
-use shoal_shm::session::{Bounds, Error};
+use shoal_shm::session::Bounds;
 use shoal_shm::{Keep, OverweightPolicy, Want};
 
 use super::arguments::{
     LARGEST, flag, least, shown, text, weight, whole, whole_or_none, wrong_type, wrong_value,
 };
-use super::deferred::Deferred;
 use super::errors::{bad_value, of_operation, session_closed};
 use super::get::Get;
+use super::per_process::PerProcess;
 use super::process_queue::ProcessQueue;
 use super::put::Put;
 use super::reservation::PyShmReservation;
@@ -35,8 +35,7 @@ pub(crate) struct PyShmQueue {
     pub(super) name: String,
     maxsize: u64,
     max_bytes: u64,
-    pub(super) queue: ProcessQueue,
-    pub(super) deferred: Deferred,
+    pub(super) queue: PerProcess<ProcessQueue>,
     /// Whether gets return parcels.
     pub(super) parcels: bool,
 }
@@ -95,25 +94,18 @@ impl PyShmQueue {
             maxsize: whole_or_none(maxsize, "maxsize", 0, MAXSIZE_LIMIT)?,
             max_bytes: whole_or_none(max_bytes, "max_bytes", 0, LARGEST)?,
         };
-        let name = match name.or(String::new(), |name| text(name, "name"))? {
-            empty if empty.is_empty() => format!("queue {}", shown(key)?),
-            name => name,
-        };
+        let name = name_of(&name, key)?;
         let parcels = parcels.or(false, |value| flag(value, "parcels"))?;
         let shared = session.get().here(py, "queue")?;
         let opened = py.detach(|| shared.queue(bytes, bounds));
-        let queue = opened.map_err(|error| {
-            let other = other_bounds(py, &name, &error);
-            other.unwrap_or_else(|| of_operation(py, "queue", &name, &error))
-        })?;
+        let queue = opened.map_err(|error| of_operation(py, "queue", &name, &error))?;
         Ok(Self {
             session: session.clone().unbind(),
             key: bytes.into(),
             name,
             maxsize: queue.maxsize(),
             max_bytes: queue.max_bytes(),
-            queue: ProcessQueue::new(queue),
-            deferred: Deferred::default(),
+            queue: PerProcess::new(ProcessQueue::new(queue)),
             parcels,
         })
     }
@@ -382,18 +374,6 @@ impl PyShmQueue {
     }
 }
 
-/// The error about a queue that exists with other bounds, if `error` is that.
-pub(super) fn other_bounds(py: Python<'_>, name: &str, error: &Error) -> Option<PyErr> {
-    let Error::OtherBounds { found, asked } = error else {
-        return None;
-    };
-    let message = format!(
-        "{name} has maxsize={}, max_bytes={}, not maxsize={}, max_bytes={}",
-        found.0, found.1, asked.0, asked.1
-    );
-    Some(shoal_error(py, "ChannelExistsError", message, None))
-}
-
 /// The argument `key`: the bytes of a queue's key.
 pub(super) fn key_of<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
     let bytes = key
@@ -405,6 +385,14 @@ pub(super) fn key_of<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
         return Err(bad_value(key.py(), message));
     }
     Ok(bytes)
+}
+
+/// The argument `name`: a queue's name in error messages.
+pub(super) fn name_of(name: &Arg<'_>, key: &Bound<'_, PyAny>) -> PyResult<String> {
+    match name.or(String::new(), |name| text(name, "name"))? {
+        empty if empty.is_empty() => Ok(format!("queue {}", shown(key)?)),
+        name => Ok(name),
+    }
 }
 
 /// The messages that a get of up to `n` objects asks for.

@@ -1,4 +1,4 @@
-//! Rebuilding objects from messages that were taken, or that earlier gets left.
+//! Rebuilding objects from messages that were taken.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use shoal_codec::{LENT, decode_block, decode_inline};
 use shoal_shm::session::{self, Held};
 use shoal_shm::{Keep, Loan, Payload};
 
-use super::deferred::{DeferredItem, Rebuilt, TakenMessage};
-use super::errors::{not_reached, not_rebuilt};
+use super::errors::{not_reached, not_rebuilt, of_spoilt};
 use super::get::MessageInfo;
 use super::loan::{Lent, Loan as Memory};
 use super::message::{LeaseInfo, PyShmMessage};
 use super::parcel::PyShmParcel;
 use super::process_queue::ProcessQueue;
 use super::queue::PyShmQueue;
+use super::taken::TakenBatch;
 
 /// Why a message could not be rebuilt.
 pub(super) enum Failure {
     /// The message can never be rebuilt, and is gone.
     Spoilt(PyErr),
     /// A signal handler raised, or the system lacks a resource now; the message is intact.
-    Interrupted(PyErr, Box<TakenMessage>),
+    Interrupted(PyErr),
 }
 
 /// Whether an error does not come from a signal, so that a later get may raise it. `SystemExit`
@@ -33,37 +33,36 @@ pub(super) fn is_ordinary(py: Python<'_>, error: &PyErr) -> bool {
 }
 
 impl PyShmQueue {
-    /// The object, or its lease, of a message that an earlier get left.
-    #[cold]
-    pub(super) fn get_deferred<'py>(
+    /// The objects of messages, or their leases.
+    ///
+    /// # Errors
+    ///
+    /// If some messages cannot be rebuilt, the error of the first has the objects of the others as
+    /// its `items`. If the rebuilding is interrupted, the next get returns all of them.
+    pub(super) fn rebuild_all<'py>(
         &self,
         py: Python<'py>,
-        later: DeferredItem,
+        here: &ProcessQueue,
+        batch: TakenBatch,
         keep: Keep,
-    ) -> Result<Bound<'py, PyAny>, Failure> {
-        let rebuilt = self.rebuild_deferred(py, later)?;
-        handed_out_deferred(py, rebuilt, keep).map_err(Failure::Spoilt)
-    }
-
-    /// The object of a message that an earlier get left.
-    #[cold]
-    pub(super) fn rebuild_deferred(
-        &self,
-        py: Python<'_>,
-        later: DeferredItem,
-    ) -> Result<Rebuilt, Failure> {
-        match later {
-            DeferredItem::Error(error) => Err(Failure::Spoilt(error)),
-            DeferredItem::Object(rebuilt) => Ok(rebuilt),
-            DeferredItem::Message(TakenMessage { info, held, bytes }) => {
-                let object = self.rebuild(py, info, held.clone(), &bytes)?;
-                Ok(Rebuilt {
-                    object: object.unbind(),
-                    lease_info: LeaseInfo::of(info),
-                    held,
-                })
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let (mut objects, mut spoilt) = (Vec::with_capacity(batch.all.len()), Vec::new());
+        for message in &batch.all {
+            let (info, held) = (message.info, message.held.as_ref());
+            match self.rebuild(py, info, held, batch.bytes_of(message)) {
+                Ok(object) => objects.push(handed_out(object, keep, info, held)?),
+                Err(Failure::Spoilt(error)) => spoilt.push(error),
+                Err(Failure::Interrupted(error)) => {
+                    drop(objects);
+                    here.kept.put_back(batch);
+                    return Err(error);
+                }
             }
         }
+        if spoilt.is_empty() {
+            return Ok(objects);
+        }
+        Err(of_spoilt(py, spoilt, objects))
     }
 
     /// The object of a message; `bytes` begin with its payload if that was copied.
@@ -71,24 +70,24 @@ impl PyShmQueue {
         &self,
         py: Python<'py>,
         info: MessageInfo,
-        held: Option<Arc<Held>>,
+        held: Option<&Arc<Held>>,
         bytes: &[u8],
     ) -> Result<Bound<'py, PyAny>, Failure> {
-        if let Some(held) = &held
+        if let Some(held) = held
             && let Err(error) = held.reach()
         {
             return Err(self.not_reached(py, info, held, &error));
         }
         let kind = info.label.kind;
-        let object = match (info.payload, &held) {
+        let object = match (info.payload, held) {
             (Payload::Block(_), None) => Err(nothing_taken()),
-            _ if self.parcels => parcel(py, info, held.as_ref(), bytes),
+            _ if self.parcels => parcel(py, info, held, bytes),
             (Payload::Block(_), Some(held)) => decode_block(py, kind, &Lent(Arc::clone(held))),
             (Payload::Inline(len), _) => {
                 decode_inline(py, kind, bytes.get(..len).unwrap_or_default())
             }
         };
-        object.map_err(|error| self.failure(py, info, held, bytes, error))
+        object.map_err(|error| self.failure(py, info, held, error))
     }
 
     #[cold]
@@ -100,12 +99,10 @@ impl PyShmQueue {
         error: &session::Error,
     ) -> Failure {
         if error.is_passing() {
-            let kept = taken_message(info, Some(Arc::clone(held)), &[]);
-            let error = not_reached(py, &self.name, info.label.sender, error);
-            return Failure::Interrupted(error, Box::new(kept));
+            return Failure::Interrupted(not_reached(py, &self.name, info.label.sender, error));
         }
         let error = PyOSError::new_err(error.to_string());
-        self.failure(py, info, Some(Arc::clone(held)), &[], error)
+        self.failure(py, info, Some(held), error)
     }
 
     #[cold]
@@ -113,13 +110,11 @@ impl PyShmQueue {
         &self,
         py: Python<'_>,
         info: MessageInfo,
-        held: Option<Arc<Held>>,
-        bytes: &[u8],
+        held: Option<&Arc<Held>>,
         error: PyErr,
     ) -> Failure {
         if !is_ordinary(py, &error) {
-            let kept = taken_message(info, held, bytes);
-            return Failure::Interrupted(error, Box::new(kept));
+            return Failure::Interrupted(error);
         }
         if let Some(held) = held {
             // No other consumer should get a message that cannot be rebuilt. This fails if another
@@ -127,17 +122,6 @@ impl PyShmQueue {
             let _ = held.acknowledge();
         }
         Failure::Spoilt(not_rebuilt(py, &self.name, info.label.sender, error))
-    }
-
-    /// The error to be raised. An intact message is left for the next get.
-    pub(super) fn raised(&self, failure: Failure) -> PyErr {
-        match failure {
-            Failure::Spoilt(error) => error,
-            Failure::Interrupted(error, kept) => {
-                self.deferred.put_back(DeferredItem::Message(*kept));
-                error
-            }
-        }
     }
 }
 
@@ -172,50 +156,19 @@ pub(super) fn hold(
     Some(Arc::new(here.queue.keep(loan?, info.payload)))
 }
 
-pub(super) fn taken_message(
-    info: MessageInfo,
-    held: Option<Arc<Held>>,
-    bytes: &[u8],
-) -> TakenMessage {
-    let bytes = match info.payload {
-        Payload::Inline(len) => bytes.get(..len).unwrap_or_default().to_vec(),
-        Payload::Block(_) => Vec::new(),
-    };
-    TakenMessage { info, held, bytes }
-}
-
-/// The object that an earlier get left, or its lease.
-pub(super) fn handed_out_deferred(
-    py: Python<'_>,
-    rebuilt: Rebuilt,
-    keep: Keep,
-) -> PyResult<Bound<'_, PyAny>> {
-    let Rebuilt {
-        object,
-        lease_info,
-        held,
-    } = rebuilt;
-    if let Some(held) = &held
-        && keep != Keep::Lease
-    {
-        // It was taken with a lease, but this get returns the object without one.
-        let _ = held.acknowledge();
-    }
-    handed_out(object.into_bound(py), keep, lease_info, held)
-}
-
 /// The object, or its lease.
-pub(super) fn handed_out(
-    object: Bound<'_, PyAny>,
+pub(super) fn handed_out<'py>(
+    object: Bound<'py, PyAny>,
     keep: Keep,
-    lease_info: LeaseInfo,
-    held: Option<Arc<Held>>,
-) -> PyResult<Bound<'_, PyAny>> {
+    info: MessageInfo,
+    held: Option<&Arc<Held>>,
+) -> PyResult<Bound<'py, PyAny>> {
     if keep != Keep::Lease {
         return Ok(object);
     }
     let py = object.py();
-    Ok(Bound::new(py, PyShmMessage::new(object, lease_info, held))?.into_any())
+    let message = PyShmMessage::new(object, LeaseInfo::of(info), held.cloned());
+    Ok(Bound::new(py, message)?.into_any())
 }
 
 #[cold]

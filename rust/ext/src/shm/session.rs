@@ -2,8 +2,8 @@
 
 use std::ffi::CString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
@@ -13,6 +13,7 @@ use shoal_shm::session::{Error, MemoryPolicy, Session, Settings, clear};
 
 use super::arguments::{LARGEST, shown, text, text_or_none, whole, whole_or_none, wrong_value};
 use super::errors::{bad_value, of_attach, of_create, of_operation, session_closed};
+use super::per_process::PerProcess;
 use crate::convert::Arg;
 
 /// Default maximum number of messages in a queue without `maxsize`.
@@ -32,22 +33,7 @@ const POLICIES: [(&str, MemoryPolicy); 3] = [
 #[pyclass(frozen, subclass, weakref, name = "ShmSession", module = "shoal.shm")]
 pub(crate) struct PyShmSession {
     closed: AtomicBool,
-    place: Place,
-}
-
-/// The session as one process takes part in it, and as the children that it forks do.
-struct Place {
-    session: Arc<Session>,
-    in_child: OnceLock<Box<Self>>,
-}
-
-impl Place {
-    fn new(session: Arc<Session>) -> Self {
-        Self {
-            session,
-            in_child: OnceLock::new(),
-        }
-    }
+    session: PerProcess<Arc<Session>>,
 }
 
 impl PyShmSession {
@@ -63,41 +49,16 @@ impl PyShmSession {
         if self.is_closed() {
             return Err(session_closed(py, operation));
         }
-        if self.place.session.origin().is_here() {
-            return Ok(&self.place.session);
+        if let Some(session) = self.session.here() {
+            return Ok(session);
         }
-        self.in_child(py)
-    }
-
-    #[cold]
-    fn in_child(&self, py: Python<'_>) -> PyResult<&Arc<Session>> {
-        let mut place = &self.place;
-        while !place.session.origin().is_here() {
-            if place.in_child.get().is_none() {
-                let session = attach(py, place.session.token())?;
-                // Another thread may have been faster and attached to the same session.
-                if let Err(second) = place.in_child.set(Box::new(Place::new(session)))
-                    && second.session.release()
-                {
-                    // The other thread's object was closed meanwhile, so that this was the last one.
-                    py.detach(|| second.session.shut());
-                }
+        let join = |parent: &Arc<Session>| attach(py, parent.token());
+        self.session.make_here(join, |second| {
+            // It is the last one if the other thread's object was closed meanwhile.
+            if second.release() {
+                py.detach(|| second.shut());
             }
-            match place.in_child.get() {
-                Some(next) => place = next,
-                None => break,
-            }
-        }
-        Ok(&place.session)
-    }
-
-    /// The session as this process takes part in it, if it does.
-    fn session_here(&self) -> Option<&Arc<Session>> {
-        let mut place = &self.place;
-        while !place.session.origin().is_here() {
-            place = place.in_child.get()?;
-        }
-        Some(&place.session)
+        })
     }
 
     /// Closes this object. Returns the session if this was its last object in the process: the
@@ -106,7 +67,7 @@ impl PyShmSession {
         if self.closed.swap(true, Ordering::SeqCst) {
             return None;
         }
-        self.session_here().filter(|session| session.release())
+        self.session.here().filter(|session| session.release())
     }
 }
 
@@ -172,20 +133,11 @@ impl Wanted {
 
     /// The error if no folder can be used: it names the argument that gave the folder, if one did.
     fn refused(&self, py: Python<'_>, error: &Error) -> PyErr {
-        let named = [("dir", &self.dir), ("spill_dir", &self.spill_dir)];
         if let Error::File(file) = error {
-            for (name, path) in named {
-                if let Some(path) = path
-                    && path == file.path()
-                {
-                    let shown = PyString::new(py, &path.to_string_lossy()).repr();
-                    return shown.map_or_else(
-                        |error| error,
-                        |shown| {
-                            let expected = "a folder that can be written to";
-                            bad_value(py, format!("{name}={shown}: expected {expected}"))
-                        },
-                    );
+            for (name, path) in [("dir", &self.dir), ("spill_dir", &self.spill_dir)] {
+                if path.as_deref() == Some(file.path()) {
+                    let path = PyString::new(py, &file.path().to_string_lossy());
+                    return wrong_value(&path, name, "a folder that can be written to");
                 }
             }
         }
@@ -265,14 +217,14 @@ impl PyShmSession {
         };
         Ok(Self {
             closed: AtomicBool::new(false),
-            place: Place::new(session),
+            session: PerProcess::new(session),
         })
     }
 
     /// The argument with which another process attaches.
     #[getter]
     fn token(&self) -> String {
-        self.place.session.token().to_string()
+        self.session.value.token().to_string()
     }
 
     /// Whether this object was closed.
@@ -390,14 +342,13 @@ fn counts<'py>(py: Python<'py>, named: &[(&str, u64)]) -> PyResult<Bound<'py, Py
 #[pyfunction]
 #[pyo3(signature = (dir = None), text_signature = "(dir=None)")]
 pub(crate) fn shm_gc(py: Python<'_>, dir: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
-    let dir = text_or_none(dir, "dir")?.map(PathBuf::from);
-    if let Some(dir) = &dir
-        && !dir.is_dir()
+    let path = text_or_none(dir, "dir")?.map(PathBuf::from);
+    if let (Some(dir), Some(path)) = (dir, &path)
+        && !path.is_dir()
     {
-        let shown = PyString::new(py, &dir.to_string_lossy()).repr()?;
-        return Err(bad_value(py, format!("dir={shown}: expected a folder")));
+        return Err(wrong_value(dir, "dir", "a folder"));
     }
-    let folders = match dir {
+    let folders = match path {
         Some(dir) => vec![dir],
         None => default_folders(py)?,
     };

@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use pyo3::types::PyFloat;
 use shoal_shm::blocking::{Deadline, Pause, SLICE, Until};
+use shoal_shm::session::Shortage;
 
 use super::arguments::{deadline, wrong_type};
+use super::errors::refused;
 
 /// The thread of a call that waits: it handles signals between its sleeps, and calls `waiting`.
 pub(super) struct Attached<'a> {
@@ -177,8 +179,28 @@ impl<'a, 'py> Limit<'a, 'py> {
         }
     }
 
+    /// The exception of a call on the queue `name` that gave up: of this class if it does not wait.
+    #[cold]
+    pub(super) fn gave_up(
+        &self,
+        py: Python<'_>,
+        class: &str,
+        operation: &str,
+        name: &str,
+        why: &Shortage,
+    ) -> PyErr {
+        match self.seconds(py) {
+            Err(error) => error,
+            Ok(None) => refused(py, class, why.text(operation, name), why),
+            Ok(Some(seconds)) => {
+                let message = why.timeout_text(operation, name, &seconds);
+                refused(py, "ShoalTimeoutError", message, why)
+            }
+        }
+    }
+
     /// The given seconds, formatted as Python formats a number; None if the call does not wait.
-    pub(super) fn seconds(&self, py: Python<'_>) -> PyResult<Option<String>> {
+    fn seconds(&self, py: Python<'_>) -> PyResult<Option<String>> {
         if self.deadline == Deadline::Now {
             return Ok(None);
         }

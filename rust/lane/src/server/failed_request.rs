@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 
 use shoal_shm::blocking::Lack;
-use shoal_shm::session::{Error, Session, SessionQueue, Shortage};
+use shoal_shm::session::{Error, SessionQueue};
 
 use crate::frame::{MAX_BODY, Status, encode_shortage};
 
@@ -31,10 +31,10 @@ impl From<Error> for Stop {
 
 impl Stop {
     /// The status and the body of its reply, or the error that ended the connection.
-    pub(super) fn reply(self, session: &Session) -> Result<(Status, Vec<u8>), io::Error> {
+    pub(super) fn reply(self) -> Result<(Status, Vec<u8>), io::Error> {
         match self {
             Self::Fails(status, body) => Ok((status, body)),
-            Self::Session(error) => Ok(described(session, &error)),
+            Self::Session(error) => Ok(described(&error)),
             Self::Ended(error) => Err(error),
         }
     }
@@ -58,39 +58,15 @@ impl Stop {
 }
 
 /// The status and the body of the reply about an error of the session.
-fn described(session: &Session, error: &Error) -> (Status, Vec<u8>) {
-    let (status, text) = match *error {
-        Error::QueueClosed => (Status::Closed, error.to_string()),
-        Error::MemoryUsedUp {
-            length,
-            reserved,
-            limit,
-        } => {
-            let why = Shortage::Memory {
-                held: reserved,
-                bound: limit,
-                length,
-            };
-            (
-                Status::Memory,
-                format!("{why}{}", session.usage().holders()),
-            )
-        }
-        Error::TooLarge { length, limit } => {
-            // The limit that was configured: the memory itself may be a little larger.
-            let asked = session.stats();
-            let limit = asked.map_or(limit, |stats| stats.max_bytes.min(limit));
-            let text = format!(
-                "a message of {length} bytes never fits into the session: max_bytes={limit}"
-            );
-            (Status::TooLarge, text)
-        }
-        Error::KeyTooLong { .. } | Error::OtherBounds { .. } => {
-            (Status::Invalid, error.to_string())
-        }
-        _ => (Status::Failed, error.to_string()),
+fn described(error: &Error) -> (Status, Vec<u8>) {
+    let status = match error {
+        Error::QueueClosed => Status::Closed,
+        Error::MemoryUsedUp { .. } => Status::Memory,
+        Error::TooLarge { .. } => Status::TooLarge,
+        Error::KeyTooLong { .. } | Error::OtherBounds { .. } => Status::Invalid,
+        _ => Status::Failed,
     };
-    (status, body_of(text))
+    (status, body_of(error.to_string()))
 }
 
 fn body_of(text: String) -> Vec<u8> {

@@ -242,7 +242,7 @@ impl<'a> Serving<'a> {
             self.advance(request.seq);
             return Ok(());
         };
-        let (status, body) = stop.reply(&self.shared.session)?;
+        let (status, body) = stop.reply()?;
         self.fail(request, status, body)
     }
 
@@ -429,7 +429,7 @@ impl<'a> Serving<'a> {
         }
         self.unread = 0;
         if let Err(stop) = end {
-            let (status, body) = stop.reply(&self.shared.session)?;
+            let (status, body) = stop.reply()?;
             let (failed, _) = &small[used - 1];
             self.fail(failed, status, body)?;
         }

@@ -15,6 +15,7 @@ use super::extent_pool::{ExtentPool, Fit};
 use super::files::{ExtentFiles, Full, PAGE, Place, quota, reserved};
 use super::ownership::OwnershipWord;
 use super::reclaim::retire_idle;
+use super::usage;
 use crate::ring::descriptor::Label;
 use crate::ring::queue::Claim;
 use crate::ring::word::Owner;
@@ -96,10 +97,10 @@ impl Arena {
         length: u64,
     ) -> Result<Option<AllocatedBlock>, Error> {
         if length > self.quota && self.policy != MemoryPolicy::Spill {
-            return Err(Error::TooLarge {
-                length,
-                limit: self.quota,
-            });
+            // The limit that was configured: the quota is in whole pages.
+            let asked = &control.superblock().constants.0.max_bytes;
+            let limit = asked.load(Ordering::Relaxed).min(self.quota);
+            return Err(Error::TooLarge { length, limit });
         }
         let large = length > self.unit / 2;
         let fit = if large { Fit::Alone } else { Fit::Shared };
@@ -165,6 +166,7 @@ impl Arena {
                 length,
                 reserved: reserved(control),
                 limit: self.quota,
+                holders: usage(control).holders(),
             }),
             (MemoryPolicy::Block, _) => Ok(None),
         }

@@ -22,6 +22,13 @@ pub enum Error {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// The session is of another user.
+    OtherUser {
+        /// The user of the session.
+        owner: u32,
+        /// The user of this process.
+        user: u32,
+    },
     /// A file that is not a control segment of this version of shoal, or is damaged.
     Foreign {
         /// The file.
@@ -85,8 +92,10 @@ pub enum Error {
         reserved: u64,
         /// Maximum number of bytes reserved for payloads.
         limit: u64,
+        /// The processes that hold most of it: the end of the text.
+        holders: String,
     },
-    /// A message that can never fit.
+    /// A message that can never fit into the session.
     TooLarge {
         /// Length of the message.
         length: u64,
@@ -112,6 +121,9 @@ impl fmt::Display for Error {
                     f,
                     "{token:?} is not a token of a session: {why}; expected what `Session.token` of the process that made it says"
                 )
+            }
+            Self::OtherUser { owner, user } => {
+                write!(f, "belongs to user {owner}, and this process to {user}")
             }
             Self::Foreign {
                 path,
@@ -179,13 +191,14 @@ impl fmt::Display for Error {
                 length,
                 reserved,
                 limit,
+                holders,
             } => write!(
                 f,
-                "the session's memory is used up ({reserved} of {limit} bytes are reserved), and this message has {length}; create it with a larger max_bytes, or with memory_policy=\"block\" or \"spill\""
+                "the session's memory is used up ({reserved} of {limit} bytes), and this message has {length}{holders}"
             ),
             Self::TooLarge { length, limit } => write!(
                 f,
-                "a message of {length} bytes can never fit: the session has at most {limit} bytes for payloads; create it with a larger max_bytes"
+                "a message of {length} bytes never fits into the session: max_bytes={limit}"
             ),
         }
     }

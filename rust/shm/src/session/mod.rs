@@ -4,6 +4,7 @@ mod bells;
 mod blocking;
 mod directory;
 mod draft;
+mod error_texts;
 mod folders;
 mod forks;
 mod held_message;

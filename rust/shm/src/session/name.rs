@@ -149,7 +149,10 @@ impl FromStr for Token {
             return refuse("it does not end in shoal-<user id>-<32 hexadecimal digits>");
         };
         if !name.is_own() {
-            return refuse("the session is of another user");
+            return Err(Error::OtherUser {
+                owner: name.user,
+                user: geteuid().as_raw(),
+            });
         }
         let text = token.to_owned();
         Ok(Self { text, name })
@@ -199,16 +202,14 @@ mod tests {
                 format!("/tmp/shoal-{own}-{}", digits.to_uppercase()),
                 "does not end in",
             ),
-            (
-                format!("/tmp/shoal-{}-{digits}", own + 1),
-                "of another user",
-            ),
             (String::new(), "not an absolute path"),
         ];
         for (token, why) in refused {
             let error = token.parse::<Token>().expect_err(&token).to_string();
             assert!(error.contains(why) && error.contains(&token), "{error}");
         }
+        let other = format!("/tmp/shoal-{}-{digits}", own + 1).parse::<Token>();
+        assert!(matches!(other, Err(Error::OtherUser { user, .. }) if user == own));
     }
 
     proptest! {

@@ -9,8 +9,7 @@ use shoal_lane::client::{Bytes, Cancel, Error, Message};
 use shoal_lane::frame::Item;
 use shoal_shm::{Descriptor, Keep, Want};
 
-use super::super::deferred::DeferredItem;
-use super::super::errors::not_rebuilt;
+use super::super::errors::{not_rebuilt, of_spoilt};
 use super::super::get::Get;
 use super::super::loan::Received;
 use super::super::queue::keep;
@@ -50,9 +49,6 @@ impl PyLaneQueue {
         get: &mut Get<'_, '_>,
         cancel: &Cancel,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        if let Some(DeferredItem::Error(error)) = self.deferred.take() {
-            return Err(error);
-        }
         let (client, target, want) = (&self.client.get().client, self.target(), get.want);
         let leases = get.keep == Keep::Lease;
         let (rebuilt, first) = loop {
@@ -105,16 +101,10 @@ impl PyLaneQueue {
                 }
             }
         }
-        let mut errors = errors.into_iter();
-        let alone = if objects.is_empty() {
-            errors.next()
-        } else {
-            None
-        };
-        if errors.len() > 0 {
-            self.deferred.add(errors.map(DeferredItem::Error));
+        if errors.is_empty() {
+            return Ok(objects);
         }
-        alone.map_or(Ok(objects), Err)
+        Err(of_spoilt(py, errors, objects))
     }
 
     /// Rebuilds the objects of messages.

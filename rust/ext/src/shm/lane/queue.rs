@@ -11,13 +11,12 @@ use shoal_lane::client::{Cancel, Client, Error, Failed, Limits, Parcel, Target};
 use shoal_lane::frame::Policy;
 use shoal_shm::session::Shortage;
 
-use super::super::arguments::{LARGEST, shown, text, weight, whole, whole_or_none, wrong_value};
-use super::super::deferred::Deferred;
+use super::super::arguments::{LARGEST, weight, whole, whole_or_none, wrong_value};
 use super::super::errors::{closed, no_memory, refused};
 use super::super::get::Get;
 use super::super::parcel::message_of;
 use super::super::put_many::weights_of;
-use super::super::queue::{MAXSIZE_LIMIT, batch, count, keep, key_of};
+use super::super::queue::{MAXSIZE_LIMIT, batch, count, keep, key_of, name_of};
 use super::super::wait::Limit;
 use super::{ip, secret, tls};
 use crate::convert::Arg;
@@ -115,8 +114,6 @@ pub(crate) struct PyLaneQueue {
     maxsize: Option<u64>,
     max_bytes: Option<u64>,
     policy: Policy,
-    /// Errors of messages that were taken with good ones.
-    pub(super) deferred: Deferred,
 }
 
 /// A put: the operation's name for errors, its time limit, and the messages that are put.
@@ -270,14 +267,11 @@ impl PyLaneQueue {
     fn no_room(&self, py: Python<'_>, put: &Put<'_, '_>, why: &Shortage) -> PyErr {
         // The policy `error` does not wait for room, but for memory.
         let waits = self.policy != Policy::Error || matches!(why, Shortage::Memory { .. });
-        match put.limit.seconds(py) {
-            Err(error) => error,
-            Ok(Some(seconds)) if waits => {
-                let message = why.timeout_text(put.operation, &self.name, &seconds);
-                refused(py, "ShoalTimeoutError", message, why)
-            }
-            Ok(_) => refused(py, "ChannelFull", why.text("put_nowait", &self.name), why),
+        if !waits {
+            return refused(py, "ChannelFull", why.text("put_nowait", &self.name), why);
         }
+        put.limit
+            .gave_up(py, "ChannelFull", put.operation, &self.name, why)
     }
 
     /// The exception for a put that failed.
@@ -346,18 +340,13 @@ impl PyLaneQueue {
             let found = found.map(|(_, policy)| *policy);
             found.ok_or_else(|| wrong_value(value, "policy", expected))
         })?;
-        let name = match name.or(String::new(), |name| text(name, "name"))? {
-            empty if empty.is_empty() => format!("queue {}", shown(key)?),
-            name => name,
-        };
         Ok(Self {
             client: client.clone().unbind(),
             key: key_of(key)?.into(),
-            name,
+            name: name_of(&name, key)?,
             maxsize: whole_or_none(maxsize, "maxsize", 0, MAXSIZE_LIMIT)?,
             max_bytes: whole_or_none(max_bytes, "max_bytes", 0, LARGEST)?,
             policy,
-            deferred: Deferred::default(),
         })
     }
 

@@ -227,7 +227,10 @@ fn a_message_over_the_bound_of_its_queue_is_put_when_the_queue_is_empty() {
         let putting = scope.spawn(|| put(&client, b"bounded", &message(2, 101)));
         thread::sleep(BRIEF);
         assert_eq!(take_all(&bounded).len(), 1);
-        putting.join().expect("no panic").expect("the queue is empty");
+        putting
+            .join()
+            .expect("no panic")
+            .expect("the queue is empty");
     });
     assert_eq!(bounded.len(), 1);
 }

@@ -93,7 +93,7 @@ fn where_memory_is_used_up_the_policy_decides() {
             MemoryPolicy::Block => assert!(matches!(used_up, Ok(None))),
             MemoryPolicy::Error => {
                 let error = used_up.expect_err("used up").to_string();
-                let text = "(1048576 of 1048576 bytes are reserved), and this message has 1000";
+                let text = "(1048576 of 1048576 bytes), and this message has 1000; process ";
                 assert!(error.contains(text), "{error}");
             }
             MemoryPolicy::Spill => {
@@ -123,7 +123,7 @@ fn a_message_that_can_never_fit_is_refused_at_once() {
             .expect_err("too large")
             .to_string();
         assert!(
-            error.starts_with("a message of 1048577 bytes can never fit"),
+            error.starts_with("a message of 1048577 bytes never fits"),
             "{error}"
         );
         producer.try_put(u64::MAX).expect_err("too large");
