@@ -212,7 +212,7 @@ def _succeeded(ended: Future) -> bool:
 
 def _size_of(taken: Taken, want: Want) -> int:
     """Return the bytes of items that were taken."""
-    value = taken.value if taken.error is None else taken.error.items
+    value: Any = taken.value if taken.error is None else taken.error.items
     if want.lease:
         value = value.value if want.kind == "one" else [lease.value for lease in value]
     found = nbytes_of(value)
