@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from shoal.errors import ChannelClosed, ChannelEmpty, ShoalTimeoutError
+from shoal.errors import ChannelClosed, ChannelDecodeError, ChannelEmpty, ShoalTimeoutError
 from shoal.net_emulation import (
     EmulatedNetwork,
     NetEmulationConfig,
@@ -13,6 +13,7 @@ from shoal.net_emulation import (
     network as network_module,
 )
 from shoal.work import AsyncChannelWork
+from support.items import Unloadable
 
 DELAY_S = 0.15
 # Links are put before the queues of either transport, which the first and the last test show.
@@ -43,6 +44,24 @@ def links(monkeypatch):
         return network
 
     return make
+
+
+@pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
+def test_items_of_a_batch_that_cannot_be_rebuilt_take_their_way_too(channel, links, key, async_op):
+    links(rate=100, delay_s=0, back_s=DELAY_S)
+    c = channel()
+    c.put_many([1, Unloadable(), 2], [1, 1, 1], key=key)
+    begin = time.monotonic()
+
+    def get():
+        batch = c.get_batch(3, key, async_op, timeout=30)
+        return batch.wait(timeout=30) if async_op else batch
+
+    with pytest.raises(ChannelDecodeError, match="not here") as failed:
+        get()
+    assert time.monotonic() - begin >= DELAY_S
+    assert list(failed.value.items) == [1, 2]
+    assert c.empty(key)
 
 
 def test_puts_take_the_time_of_the_way(channel, transport, links, key):

@@ -2,12 +2,14 @@
 
 import asyncio
 import dataclasses
+import shutil
 import threading
 
 import numpy as np
 import pytest
 
-from shoal.errors import ShoalError, ShoalValueError
+from shoal.context import memory_folder
+from shoal.errors import ChannelMemoryError, ShoalError, ShoalValueError
 
 pytestmark = pytest.mark.process
 
@@ -252,6 +254,20 @@ def test_a_payload_beside_the_object(pair):
     b.begin(recv_piggybacked)
     a.end()
     assert b.end() == (50_000.0, {"step": 1}, [1], [0, 1, 2], "plain", ("async", 0))
+
+
+def send_more_than_the_memory(me):
+    nbytes = shutil.disk_usage(memory_folder()).total
+    with pytest.raises(ChannelMemoryError, match=rf"send to b:0: a message of {str(nbytes)[:2]}"):
+        me.send(np.empty(nbytes, np.uint8), "b", 0, timeout=30)  # its pages are never touched
+    me.send("small", "b", 0)
+
+
+def test_a_message_that_never_fits_is_an_error_and_others_pass(crew):
+    a, b = crew.member("a:0"), crew.member("b:0")
+    b.begin(recv_one)
+    a.run(send_more_than_the_memory)
+    assert b.end() == "small"
 
 
 def send_local_things(me):

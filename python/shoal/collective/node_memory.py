@@ -29,8 +29,8 @@ MOST_BYTES = 64 * 1024 * 1024
 
 A larger message is sent when its receiver has taken all earlier ones.
 """
-_LEAST_FREE = 1024**3
-"""With fewer free bytes than this, the session finds its place and its bound by itself."""
+_LEAST_FREE = 256 * 1024**2
+"""With fewer free bytes than this, the session chooses its folder and its bound itself."""
 
 _log = logging.getLogger("shoal")
 

@@ -15,7 +15,7 @@ from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.peer_routes import PeerRoutes, Route
 from shoal.collective.tensor_sends import TensorSends, has_tensors
 from shoal.collective.waits import PeerWait, attend
-from shoal.context import describe_self
+from shoal.context import describe_self, memory_folder
 from shoal.deadline import Deadline, expect_event
 from shoal.errors import (
     ChannelClosed,
@@ -501,7 +501,10 @@ class Outbox:
             return lost(self._what, "the memory of its node", deadline, error)
         if isinstance(error, ChannelMemoryError):
             why = str(error).partition(": ")[2]
-            return ChannelMemoryError(f"{describe_self()}: {self._what}: {why}")
+            return ChannelMemoryError(
+                f"{describe_self()}: {self._what}: {why}; give {memory_folder()} more room, or name "
+                "another folder in SHOAL_SHM_DIR"
+            )
         if isinstance(error, PeerLostError) and self.peer.get_name() not in str(error):
             return lost(self._what, f"the mailbox of {self.peer.get_name()}", deadline, error)
         return error
