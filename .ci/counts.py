@@ -13,9 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Classes and attributes that each keep asynchronous operations in order. There should be one.
-ORDERS = (
-    "PutSequence", "Turns", "PendingCalls", "_backlog", "_Course", "Inbox._receives",
-)  # fmt: skip
+ORDERS = ("_backlog", "_Course", "Inbox._receives")
 # The folders of the package through which a message goes.
 DATA = ("queues", "channel", "collective")
 FOLDERS = (

@@ -8,7 +8,7 @@ import asyncio
 import concurrent.futures
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from shoal.deadline import LongWait
@@ -23,7 +23,6 @@ __all__ = [
     "fulfil",
     "in_turn",
     "start",
-    "until_stopped",
 ]
 
 _T = TypeVar("_T")
@@ -211,19 +210,3 @@ def start(
 
     submit(main())
     return future
-
-
-async def until_stopped(work: Awaitable[_T], stop: Callable[[], Any]) -> _T:
-    """Return the result of an awaitable; on a cancellation ask it to end soon, and wait for that.
-
-    Args:
-        work: The awaitable.
-        stop: Asks it to end.
-    """
-    running = asyncio.ensure_future(work)
-    while not running.done():
-        try:
-            await asyncio.wait({running})
-        except asyncio.CancelledError:
-            stop()
-    return running.result()

@@ -58,7 +58,6 @@ def channel_modules(shm, place, monkeypatch):
             "actor",
             "actor_calls",
             "channel",
-            "pending",
             "remote",
             "routes",
         ),

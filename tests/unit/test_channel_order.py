@@ -67,3 +67,14 @@ def test_a_put_that_waits_behind_an_asynchronous_one_is_logged(
     with once_logged(caplog, "put waits for room in the channel 'c', key 'k'", take):
         queues.put("k", 2, 0, Deadline(DEADLINE_S))
     assert earlier.result(DEADLINE_S) is None
+
+
+@pytest.mark.parametrize("kind", ["shm", "lane"])
+def test_a_batch_behind_another_get_settles_for_less_after_its_own_time(actors, channel, kind):
+    queues, want = actors.start().way(kind), channel.protocol.Want
+    wants = (channel.protocol.ONE, want("batch", 5, least=1, linger=0.05))
+    first, batch = [queues.start_take("k", each, Deadline(DEADLINE_S)) for each in wants]
+    for item in ("a", "b"):
+        queues.put("k", item, 1, None)
+    assert first.result(DEADLINE_S).value == "a"
+    assert batch.result(DEADLINE_S).value == ["b"]

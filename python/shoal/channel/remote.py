@@ -3,12 +3,12 @@
 Items go over the lane to the actor's process. Questions are calls to the channel's actor.
 """
 
-from collections.abc import Hashable, Sequence
+import concurrent.futures
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.channel.actor_calls import ActorCalls, node_is_dead
-from shoal.channel.pending import PendingCalls, PutSequence
 from shoal.context import current
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -17,10 +17,11 @@ from shoal.errors import (
     PeerLostError,
     ShoalError,
 )
-from shoal.futures import until_stopped
+from shoal.futures import Asking
 from shoal.queues.arrays import new_array
 from shoal.queues.counts import Counts
 from shoal.queues.lane import Lane, LaneAddress
+from shoal.queues.order import Order, Sent
 from shoal.queues.protocol import (
     NOTHING,
     ActorLostError,
@@ -34,18 +35,103 @@ from shoal.queues.protocol import (
     set_done,
 )
 from shoal.queues.settings import ChannelSettings
-from shoal.queues.wait import long_wait, puts_wait, result_of
+from shoal.queues.wait import Engine, named, puts_wait
+from shoal.reused_threads import result_from_thread, run_in_thread
 from shoal.shm import Parcel
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import timeout_error
+
+if TYPE_CHECKING:
+    from shoal._backend import LaneCancel
 
 __all__ = ["RemoteQueues"]
 
 _LOOK_S = 2.0
 """Maximum seconds to ask whether an actor lives whose lane ended."""
 
+_MOST_MESSAGES = 4096
+"""Maximum number of messages that one call puts."""
+_MOST_BYTES = 4 * 1024 * 1024
+"""Maximum bytes of the messages that one call puts, unless one message alone has more."""
 
-class RemoteQueues:
+
+class _Put(Sent, Asking):
+    """A put, and the future of it: thousands may wait, so it is one object.
+
+    Args:
+        parcel: The message, which it drops at its end.
+        weight: Its weight.
+        deadline: The deadline of the wait for room.
+        too_late: Makes the error for that.
+        look: Called at the deadline of a put that is sent together with others: their call has one
+            deadline for all of them, which may be later.
+    """
+
+    def __init__(
+        self,
+        parcel: Parcel,
+        weight: int,
+        deadline: Deadline,
+        too_late: Callable[[Any], BaseException],
+        look: "Callable[[_Put], None]",
+    ) -> None:
+        super().__init__(deadline, too_late)
+        self.parcel: Parcel | None = parcel
+        self.size, self.weight = parcel.nbytes, weight
+        self._look = look
+        self._stop: LaneCancel | None = None
+
+    def ask(self) -> None:
+        """Cancel a put that is not sent; tell one that is sent to stop waiting."""
+        with self._condition:
+            self.unwanted = True
+            sent, stop = self.sent, self._stop
+        if not sent:
+            self.end()
+        elif stop is not None:
+            stop.cancel()
+
+    def stop_by(self, stop: "LaneCancel") -> bool:
+        """Let `stop` end it from now on; False if it is unwanted, and ends now."""
+        with self._condition:
+            self._stop = stop
+            unwanted = self.unwanted or self.done()
+        if unwanted:
+            self.end()
+        return not unwanted
+
+    def put_back(self) -> None:
+        """Let it wait again: it was sent, and found no room."""
+        with self._condition:
+            self.sent, unwanted = False, self.unwanted
+        if unwanted:
+            self.end()
+        elif self.deadline.expired:
+            self.expire()
+
+    def expire(self) -> None:
+        """Fail it at its deadline, unless it is sent."""
+        super().expire()
+        if self.sent and self._stop is None and not self.done():
+            run_in_thread(partial(self._look, self))
+
+    def succeed(self, value: Any) -> bool:
+        """End it: the message is in the queue."""
+        self.parcel = None
+        return super().succeed(value)
+
+    def fail(self, make_error: Callable[[], BaseException]) -> None:
+        """Fail it, unless it has ended."""
+        self.parcel = None
+        super().fail(lambda: named(make_error()))
+
+    def end(self) -> None:
+        """Mark it as cancelled."""
+        self.parcel = None
+        super().end()
+
+
+class RemoteQueues(Engine):
     """Keyed queues behind one actor of a channel.
 
     Args:
@@ -60,32 +146,33 @@ class RemoteQueues:
     def __init__(
         self, settings: ChannelSettings, namespace: str, index: int = 0, handle: Any = None
     ) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self._calls = ActorCalls(settings, namespace, index, handle)
         check_job = self._calls.check_job
         self._lane = Lane(settings, self._find_lane, self._lost_lane, check_job, node_is_dead)
-        self._pending = PendingCalls()
+        self._order = Order({})
 
     # Puts.
 
+    def try_put(self, key: Hashable, item: Any, weight: int) -> None:
+        """Put an item, or raise `ChannelFull`."""
+        if self._order.waits(key, "put"):
+            raise puts_wait(self._shown(key))
+        self._lane.put(key, item, weight, None)
+
     def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
         """Put an item."""
-        if not self._pending.has_puts(key):
+        if deadline is None or self._order.waits(key, "put"):
+            super().put(key, item, weight, deadline)
+        else:
             self._lane.put(key, item, weight, deadline)
-            return
-        # Asynchronous puts that this process made earlier come first.
-        shown = self._shown(key)
-        if deadline is None:
-            raise puts_wait(shown)
-        future = self.start_put(key, item, weight, deadline)
-        result_of(future, long_wait("put", "room", shown, deadline, self.settings.page_name))
 
     def put_many(
         self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
     ) -> None:
         """Put items in their order; an error's `done` says how many are in the channel."""
         done = 0
-        while done < len(items) and self._pending.has_puts(key):
+        while done < len(items) and self._order.waits(key, "put"):
             try:
                 self.put(key, items[done], weights[done], deadline)
             except Exception as error:
@@ -94,36 +181,90 @@ class RemoteQueues:
             done += 1
         self._lane.put_many(key, items, weights, deadline, done)
 
-    def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
-        """Start a put, to happen after the puts that this process started before."""
-        parcel = Parcel.of(item)
+    def start_put(
+        self, key: Hashable, item: Any, weight: int, deadline: Deadline, *, timed: bool = True
+    ) -> Future:
+        """Start a put, to happen after the puts that this process started before.
 
-        def add(sequence: PutSequence) -> Future:
-            return sequence.add(weight, parcel, parcel.nbytes, deadline)
+        Puts that arrive while a call is under way go together in the next one. When the queue is
+        full, the first put waits for room alone, and the others wait behind it.
+        """
 
-        return self._pending.add_put(key, lambda: self._sequence(key), add)
+        def too_late(_: Any) -> BaseException:
+            return timeout_error("put", self._shown(key), deadline.timeout, None)
+
+        put = _Put(Parcel.of(item), weight, deadline, too_late, self._look)
+        timed = timed and (deadline.timeout > 0 or self._order.waits(key, "put"))
+
+        async def served(_: _Put) -> None:
+            await result_from_thread(partial(self._put_waiting, key))
+
+        self._order.park(key, "put", put, served, timed=timed)
+        return put
+
+    def _look(self, put: _Put) -> None:
+        """Fail a put that is sent if the actor does not answer at all."""
+        try:
+            self._calls.look()
+        except ActorSilentError as error:
+            put.fail(partial(self._calls.translate, error))
+        except (ActorLostError, ShoalError):
+            pass  # the call itself fails with the same error
+
+    def _put_waiting(self, key: Hashable) -> None:
+        """Make the puts that wait, in their order, until none is left."""
+        most = _MOST_MESSAGES
+        while puts := self._sent_puts(key, most):
+            done = 0
+            try:
+                if len(puts) > 1:
+                    weights = [put.weight for put in puts]
+                    done = self._lane.put_now(key, list(puts.values()), weights)
+            except Exception as error:  # noqa: BLE001  (an error is the result of these puts)
+                for put in puts:
+                    put.fail(partial(self._calls.translate, error))
+                continue
+            first, *others = puts
+            for put in list(puts)[:done]:
+                put.succeed(None)
+            for put in others[max(done - 1, 0) :]:
+                put.put_back()
+            if not done:
+                self._put_alone(key, first, puts.pop(first))
+            # Messages that find no room travel in vain.
+            refused = max(done, 1) <= len(others)
+            most = max(1, 2 * done) if refused else max(most, 2 * done, 2)
+
+    def _sent_puts(self, key: Hashable, most: int) -> dict[_Put, Parcel]:
+        """Return the puts to send in the next call, and their messages."""
+        puts: dict[_Put, Parcel] = {}
+        size = 0
+        for put in self._order.first(key, "put", min(most, _MOST_MESSAGES)):
+            size += put.size
+            if puts and size > _MOST_BYTES:
+                break
+            if put.deadline.expired and put.deadline.timeout > 0:
+                put.expire()  # its timer fired during a call
+            elif put.send() and (parcel := put.parcel) is not None:
+                puts[put] = parcel
+        return puts
+
+    def _put_alone(self, key: Hashable, put: _Put, parcel: Parcel) -> None:
+        cancel = self._lane.new_cancel()
+        if not put.stop_by(cancel):
+            return
+        try:
+            self._lane.put_unless_cancelled(key, parcel, put.weight, put.deadline, cancel)
+        except concurrent.futures.CancelledError:
+            put.end()
+        except Exception as error:  # noqa: BLE001  (an error is the result of this put)
+            put.fail(partial(self._calls.translate, error))
+        else:
+            put.succeed(None)
 
     def reserve(self, _key: Hashable, shape: tuple[int, ...], dtype: Any, _: Deadline) -> Any:
         """Return a new array; its put copies it, and reports if the channel has no room for it."""
         return new_array(shape, dtype)
-
-    def _sequence(self, key: Hashable) -> PutSequence:
-        lane = self._lane
-
-        def put_many(entries: list[tuple[int, Parcel]]) -> int:
-            weights, parcels = zip(*entries, strict=True)
-            return lane.put_now(key, parcels, weights)
-
-        put_one = partial(lane.put_unless_cancelled, key)
-        calls, shown = self._calls, self._shown(key)
-        return PutSequence(
-            put_many,
-            put_one,
-            lane.new_cancel,
-            calls.translate,
-            calls.look,
-            lambda seconds: timeout_error("put", shown, seconds, None),
-        )
 
     def _find_lane(self, deadline: Deadline | None) -> LaneAddress:
         """Ask the actor where its process is reached; wait while it starts again.
@@ -165,29 +306,31 @@ class RemoteQueues:
 
     # Gets.
 
+    def try_take(self, key: Hashable, want: Want) -> Taken:
+        """Take items, or raise `ChannelEmpty`."""
+        return Taken(self._lane.take(key, want, None))
+
     def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
         """Take items."""
-        if deadline is None or not self._pending.has_gets(key):
-            return self._lane.take(key, want, deadline)
-        # Asynchronous gets that this process made earlier come first.
-        future = self.start_take(key, want, deadline)
-        shown, channel = self._shown(key), self.settings.page_name
-        taken = result_of(future, long_wait("get", "an item", shown, deadline, channel))
-        return taken.received()
+        if deadline is None or self._order.waits(key, "get"):
+            return super().take(key, want, deadline)
+        return self._lane.take(key, want, deadline)
 
-    def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
+    def start_take(
+        self, key: Hashable, want: Want, deadline: Deadline, *, timed: bool = True
+    ) -> Future:
         """Start a get; a long wait is not logged.
 
         A get that is cancelled keeps its turn until its thread has ended.
         """
-        future, cancel = Future(), self._lane.new_cancel()
+        cancel = self._lane.new_cancel()
 
-        async def work() -> Taken:
-            taking = self._lane.take_later(key, want, deadline, cancel)
-            return await until_stopped(taking, _nothing_more)
-
-        def no_turn() -> BaseException:
-            return timeout_error("get", self._shown(key), deadline.timeout, NOTHING)
+        async def served(take: Sent) -> None:
+            if not take.send():
+                return
+            taken = await self._lane.take_later(key, want, deadline, cancel)
+            if not take.succeed(taken):
+                taken.give_back()
 
         def end(ended: Future) -> None:
             # In the thread that cancels, so that this get cannot take an item which that thread
@@ -195,9 +338,12 @@ class RemoteQueues:
             if ended.cancelled():
                 cancel.cancel()
 
-        future.add_done_callback(end)
-        self._pending.gets.start(key, deadline, work, _as_it_is, no_turn, _refuse, future)
-        return future
+        take = Sent(
+            deadline, lambda _: timeout_error("get", self._shown(key), deadline.timeout, NOTHING)
+        )
+        take.add_done_callback(end)
+        self._order.park(key, "get", take, served, timed=timed)
+        return take
 
     # Questions.
 
@@ -266,18 +412,3 @@ class RemoteQueues:
     def handle(self) -> Any:
         """The Ray handle of the actor."""
         return self._calls.handle
-
-    def _shown(self, key: Hashable) -> str:
-        return self.settings.shown(key)
-
-
-def _as_it_is(taken: Taken) -> Taken:
-    return taken
-
-
-def _refuse(taken: Taken) -> None:
-    taken.give_back()
-
-
-def _nothing_more() -> None:
-    """Do nothing: the get that was cancelled ends at once."""

@@ -11,16 +11,16 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, Literal
 
 from shoal.deadline import Deadline, expect_event
 from shoal.fork import reset_in_child
-from shoal.loop import submit
+from shoal.loop import soon, submit
 from shoal.shm.refusals import Refusal
 
-__all__ = ["Direct", "Line", "NotYet", "Order", "Pending", "Side", "after", "when_due"]
+__all__ = ["Direct", "Line", "NotYet", "Order", "Pending", "Sent", "Side", "after", "when_due"]
 
 Future = concurrent.futures.Future[Any]
 Side = Literal["put", "get"]
@@ -123,20 +123,71 @@ class Pending(Future):
 
     def fail(self, make_error: Callable[[], BaseException]) -> None:
         """Fail the operation, unless it has ended."""
+        if self._ends():
+            self.set_exception(make_error())
+
+    def _ends(self) -> bool:
+        """End the operation without an attempt; False if it has ended."""
         with self._condition:
             if self._attempt is None or self.done():
-                return
+                return False
             self._attempt = None
-            self.set_running_or_notify_cancel()
-        self.set_exception(make_error())
+            return self.set_running_or_notify_cancel()
 
 
-Line = dict[Pending, None]
+class Sent(Pending):
+    """An operation that a `Serve` has done elsewhere; while it is sent, its deadline counts there.
+
+    Args:
+        deadline: As for `Pending`.
+        too_late: As for `Pending`, for a deadline that is over before the operation is sent.
+
+    Attributes:
+        sent: Whether it is sent.
+        unwanted: Whether it may not be sent any more.
+    """
+
+    def __init__(
+        self, deadline: Deadline, too_late: Callable[[Refusal | None], BaseException]
+    ) -> None:
+        super().__init__(_elsewhere, deadline, too_late)
+        self.sent = self.unwanted = False
+
+    def send(self) -> bool:
+        """Begin to send it; False if it has ended, or is unwanted."""
+        with self._condition:
+            self.sent = not (self.unwanted or self.done())
+            return self.sent
+
+    def succeed(self, value: Any) -> bool:
+        """End it with its result; False if it has ended."""
+        if not self._ends():
+            return False
+        self.set_result(value)
+        return True
+
+    def expire(self) -> None:
+        """Fail it at its deadline, unless it is sent."""
+        with self._condition:
+            if self.sent:
+                return
+            self.unwanted = True
+        super().expire()
+
+
+def _elsewhere() -> None:
+    raise NotYet(None)
+
+
+Line = dict[Pending, Any]
 """The operations that wait on one side of one queue, in the order of the calls."""
 
 
-Serve = Callable[[Pending], Coroutine[Any, Any, None]]
-"""Attempts an operation, which others do not precede any more, until it has ended."""
+Serve = Callable[[Any], Coroutine[Any, Any, None]]
+"""Attempts an operation, which others do not precede any more, until it has ended.
+
+It may end the next ones of the line too.
+"""
 
 
 class Order:
@@ -164,7 +215,13 @@ class Order:
 
     def waits(self, key: Hashable, side: Side) -> bool:
         """Whether operations wait on a side of a key; later ones come after them."""
-        return bool(self._lines) and (key, side) in self._lines  # hashing a key may take long
+        # Hashing a key may take long.
+        return bool(self._lines) and bool(self._lines.get((key, side)))
+
+    def first(self, key: Hashable, side: Side, number: int) -> list[Any]:
+        """Return the first operations that wait on a side of a key, up to a number."""
+        with self.lock:
+            return list(itertools.islice(self._lines.get((key, side), ()), number))
 
     def stop_direct(self) -> None:
         """Let the next put and get of each key come through the engine."""
@@ -178,22 +235,26 @@ class Order:
         with self.lock:
             for queues in self.direct.values():
                 queues.pop(key, None)
-            first = not self.waits(key, side)
-            line = self._lines.setdefault((key, side), {})
-            line[operation] = None
-        operation.add_done_callback(partial(self._leave, key, side))
+            line, first = self._lines.get((key, side)), False
+            if line is None:
+                line, first = self._lines.setdefault((key, side), {}), True
+            line[operation] = serve
+        operation.add_done_callback(partial(self._leave, line))
+        if first:  # before the timer begins: one without time is served too
+            submit(self._serve_all(key, side, line))
         if timed:
             after(operation.deadline.remaining, operation.expire, operation)
-        if first:
-            submit(self._serve_all(line, serve))
 
-    async def _serve_all(self, line: Line, serve: Serve) -> None:
+    async def _serve_all(self, key: Hashable, side: Side, line: Line) -> None:
         """Serve the operations of a line, one after the other, until none is left."""
         for served in itertools.count(1):
             with self.lock:
                 operation = next(iter(line), None)
-            if operation is None:
-                return
+                if operation is None:
+                    # Not earlier: while one that was cancelled is served, others wait behind it.
+                    self._lines.pop((key, side), None)
+                    return
+                serve = line[operation]
             try:
                 operation.attempt()
             except NotYet:
@@ -202,12 +263,9 @@ class Order:
             if served % _AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    def _leave(self, key: Hashable, side: Side, operation: Any) -> None:
+    def _leave(self, line: Line, operation: Any) -> None:
         with self.lock:
-            line = self._lines.get((key, side), {})
             line.pop(operation, None)
-            if not line:
-                self._lines.pop((key, side), None)
 
     def allow_direct(self, key: Hashable, side: Side, queue: Any) -> None:
         """Let the core use a side directly if nothing waits there; the caller holds the lock."""
@@ -217,13 +275,15 @@ class Order:
 
 async def _served(operation: Pending, serve: Serve) -> None:
     """Serve an operation until it has ended: by an attempt, or because it is wanted no more."""
-    task = asyncio.ensure_future(serve(operation))
-    operation.add_done_callback(partial(_stop, asyncio.get_running_loop(), task))
+    serving: Awaitable[None] = serve(operation)
+    if not isinstance(operation, Sent):  # of which the next ones wait for the end elsewhere
+        serving = task = asyncio.ensure_future(serving)
+        operation.add_done_callback(partial(_stop, asyncio.get_running_loop(), task))
     try:
-        await task
+        await serving
     except asyncio.CancelledError:
         pass
-    except Exception as error:  # noqa: BLE001  (the error is its result)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (the error is its result)
         operation.fail(partial(_itself, error))
 
 
@@ -256,10 +316,10 @@ def after(seconds: float, function: Callable[[], Any], operation: Future) -> Non
     if math.isinf(seconds):
         return
 
-    async def call() -> None:
-        await asyncio.sleep(seconds)
-        function()
+    def begin() -> None:
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(seconds, function)
+        # The timer refers to the operation, and so to its item: it must not outlive it by hours.
+        operation.add_done_callback(lambda _: loop.call_soon_threadsafe(timer.cancel))
 
-    timer = submit(call())
-    # The timer refers to the operation, and so to its item: it must not outlive it by hours.
-    operation.add_done_callback(lambda _: timer.cancel())
+    soon(begin)
