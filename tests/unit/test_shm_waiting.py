@@ -106,8 +106,8 @@ def test_a_bound_in_bytes_names_the_bytes(session):
     assert held >= 600
     assert length >= 600
     assert str(error).endswith(f": {Refusal.of(error).why()}")
-    never = refusal_of(ChannelMemoryError, queue.put, b"x" * 1600)
-    assert never.refusal is None
+    too_large = refusal_of(ShoalTimeoutError, queue.put, b"x" * 1600, 0, 0.01)
+    assert too_large.refusal[:3] == ("bytes", held, 1000)
 
 
 @pytest.mark.parametrize("policy", ["block", "error"])

@@ -32,6 +32,7 @@ FakeCuda = pytest.importorskip("support.fake_cuda").FakeCuda
 def fake(tmp_path, monkeypatch):
     made = FakeCuda(tmp_path, monkeypatch)
     yield made
+    device_memory._forget()  # or buffers would be freed later, in the driver of the machine
     gc.collect()
     made.forget()
 

@@ -158,6 +158,8 @@ class DelayedQueues:
         try:
             taken: Taken = taking.result()
         except ShoalTimeoutError as error:
+            if math.isinf(deadline.timeout):
+                raise  # nothing to wait for
             late = with_whole_timeout(error, want.operation, self._settings.shown(key), deadline)
             way = Pending(lambda: None, deadline, lambda _: late, not_before=math.inf)
         else:
@@ -183,6 +185,7 @@ class DelayedQueues:
         size: int,
     ) -> Pending:
         """Book an item on a link; return what ends when it has arrived."""
+        seconds = self._network.seconds([link], size)[0]
         return Pending(
             attempt,
             deadline,
@@ -190,7 +193,7 @@ class DelayedQueues:
                 f"{operation}: {self._settings.shown(key)}: nothing arrived within "
                 f"{deadline.timeout:g} s over the link that cluster.net_emulation emulates"
             ),
-            not_before=time.monotonic() + self._network.seconds([link], size)[0],
+            not_before=time.monotonic() + seconds,
         )
 
     def _wait(self, operation: str, key: Hashable, deadline: Deadline) -> Any:

@@ -2,9 +2,8 @@
 
 import contextlib
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import Any
 
@@ -23,6 +22,7 @@ from shoal.errors import (
     PeerLostError,
     ShoalError,
     ShoalTimeoutError,
+    TransportError,
 )
 from shoal.futures import AskingBy, fail, fulfil
 from shoal.manager import WorkerInfo
@@ -137,6 +137,7 @@ class Outbox:
         self._over_links = over_links
         self._delays = over_links  # until it is known whether a link leads to the receiver
         self._lock = threading.Lock()
+        self._more = threading.Condition(self._lock)
         self._one_at_a_time = threading.Lock()  # for sends of more than one step
         self._info: WorkerInfo | None = None
         self._route: Route | None = None
@@ -225,6 +226,7 @@ class Outbox:
                     self._putting.add(sending)
                 else:
                     self._backlog.append(sending)
+                    self._more.notify()
                     route = None
                     starts, self._drains = not self._drains, True
             if route is not None:
@@ -320,8 +322,14 @@ class Outbox:
         if self._over_links:
             with self._lock:
                 on_their_way = tuple(self._backlog)
+                self._backlog.clear()
             for sending in on_their_way:
-                sending.future.cancel()
+                sending.give_up(
+                    TransportError(
+                        f"{describe_self()}: {self._what}: the group was closed while the message "
+                        "was on its way over a link of cluster.net_emulation"
+                    )
+                )
         self._tensor_sends.close()
 
     def waiting(self, deadline: Deadline) -> PeerWait:
@@ -448,14 +456,7 @@ class Outbox:
 
     def _drain(self) -> None:
         """Send the messages of the backlog in order; the thread ends when there are none."""
-        while True:
-            if self._delays:
-                self._let_arrive()
-            with self._lock:
-                if not self._backlog:
-                    self._drains = False
-                    return
-                sending = self._backlog.popleft()
+        while (sending := self._next_sending()) is not None:
             if sending.begin():
                 message, sending.message = sending.message, None
 
@@ -466,27 +467,41 @@ class Outbox:
             elif not sending.future.done():
                 sending.future.end()
 
-    def _let_arrive(self) -> None:
-        """Wait until the first message of the backlog has come over its emulated link."""
+    def _next_sending(self) -> _Sending | None:
+        """Take the first message from the backlog once it has come over its emulated link, if any."""
         while True:
             with self._lock:
+                if not self._backlog:
+                    self._drains = False
+                    return None
+                first = self._backlog[0]
+                due = first.not_before is not None and first.not_before <= monotonic()
+                if due or not self._delays or first.future.done():
+                    return self._backlog.popleft()
                 backlog = tuple(self._backlog)
-            if not backlog or backlog[0].future.done():
-                return
-            first = backlog[0]
-            try:
-                info = self.info(first.deadline)  # which notices that the receiver has died
-                for sending in backlog:
-                    if sending.not_before is None:
-                        sending.not_before = monotonic() + self._seconds_to(info, sending.message)
-            except ShoalError as error:
-                fail(first.future, error)
-                return
+            self._book(backlog)
             left = (first.not_before or 0.0) - monotonic()
-            if left <= 0:
-                return
-            expect_event(left)
-            time.sleep(min(left, LOOK_S))
+            if left > 0 and not first.future.done():
+                expect_event(left)
+                with self._lock:
+                    if len(self._backlog) == len(backlog):  # a further message is booked at once
+                        self._more.wait(min(left, LOOK_S))
+
+    def _book(self, backlog: Sequence[_Sending]) -> None:
+        """Book the messages that are not booked yet on the emulated link."""
+        try:
+            info = self.info(backlog[0].deadline)  # which notices that the receiver has died
+        except BaseException as error:  # noqa: BLE001  (it is the result of the send)
+            fail(backlog[0].future, error)
+            return
+        for sending in backlog:
+            if sending.not_before is None and not sending.future.done():
+                try:
+                    seconds = self._seconds_to(info, sending.message)
+                except BaseException as error:  # noqa: BLE001  (it is the result of the send)
+                    fail(sending.future, error)
+                else:
+                    sending.not_before = monotonic() + seconds
 
     def _seconds_to(self, info: WorkerInfo, message: Any) -> float:
         """Book a message on the link to the receiver; return the seconds until it arrives."""
@@ -510,8 +525,8 @@ class Outbox:
         return error
 
     def _too_late(self, deadline: Deadline) -> ShoalTimeoutError:
-        slow = "may be behind a slow link of cluster.net_emulation"
-        why = slow if self._delays else "takes nothing"
+        slow = ", or is behind a slow link of cluster.net_emulation"
+        why = "takes nothing" + (slow if self._delays else "")
         return timed_out(self._what, f"{self.peer.get_name()}, which {why},", deadline)
 
     def _dead(self, info: WorkerInfo, deadline: Deadline) -> PeerLostError:

@@ -173,9 +173,11 @@ def in_two_steps(
         second: Starts the second step with the first one, once that has ended and was not cancelled.
         run: Runs the function that calls `second`, for one that may take long.
     """
-    step = first
+    step, asked = first, False
 
     def cancel() -> None:
+        nonlocal asked
+        asked = True
         step.cancel()
 
     whole = AskingBy(cancel)
@@ -195,9 +197,20 @@ def in_two_steps(
         except BaseException as error:  # noqa: BLE001  (an error is the result)
             fail(whole, named(error))
         else:
+            if asked:  # between the steps
+                step.cancel()
             step.add_done_callback(end)
 
-    first.add_done_callback(lambda ended: end(ended) if ended.cancelled() else run(go_on))
+    def then(ended: Future) -> None:
+        if ended.cancelled():
+            end(ended)
+            return
+        try:
+            run(go_on)
+        except RuntimeError:  # no thread can be started
+            go_on()
+
+    first.add_done_callback(then)
     return whole
 
 

@@ -29,6 +29,7 @@ from shoal.errors import (
 from shoal.fork import ChildStage, in_child
 from shoal.loop import submit
 from shoal.process import Origin, own_process
+from shoal.reused_threads import result_from_thread
 from shoal.shm.shared_files.names import Key, is_dead, key_of
 from shoal.transport.torch.ipc import device_index, device_uuid
 from shoal.weights.cuda import CudaError, Gpu, refusal
@@ -326,11 +327,16 @@ def keep_devices(
 async def _look_around() -> None:
     while _looks.is_set():
         await asyncio.sleep(_LOOK_S)  # nothing tells when a reader lets go
-        with _lock:
+        await result_from_thread(_look)  # the driver may wait for the GPU before it frees memory
+
+
+def _look() -> None:
+    with _lock:
+        with contextlib.suppress(OSError):  # the next look may succeed
             release_devices()
-            if not _published:
-                _free.clear()
-                _looks.clear()
+        if not _published:
+            _free.clear()
+            _looks.clear()
 
 
 def release_devices() -> None:
