@@ -178,7 +178,7 @@ def test_waiting_costs_no_cpu_and_no_threads(channel, key, transport):
 
 
 @pytest.mark.nightly
-def test_what_was_put_outlives_its_producer_and_its_actor(channel, key, victims):
+def test_items_outlive_their_producer_and_their_actor(channel, key, victims):
     one = channel(private=True)
     victim = victims.hire()
     ray.get(victims.run(victim, put_all, one, key, 50), timeout=DEADLINE_S)

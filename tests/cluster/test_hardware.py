@@ -217,7 +217,7 @@ def test_all_variables_of_a_worker_with_hardware(seen):
         assert worker["env"]["CLUSTER_NAMESPACE"] == "shoal"
 
 
-def test_what_a_worker_knows_of_its_hardware(seen):
+def test_a_worker_knows_its_hardware(seen):
     for rank, worker in enumerate(seen["actor"]):
         ranks = [[0], [1], [2, 3]][rank]
         assert worker["infos"] == [{"type": "Accelerator", "model": "ACME:A1"}] * len(ranks)
@@ -259,7 +259,7 @@ def test_a_group_that_ignores_hardware_has_its_own_variables_and_interpreter(see
         assert Path(worker["executable"]) != Path(other_python)
 
 
-def test_what_is_wrong_on_a_node_ends_the_bring_up_before_anything_starts(seen):
+def test_problems_of_a_node_end_the_bring_up_before_any_actor_starts(seen):
     head, robot, interpreter = seen["problems"].splitlines()
     assert head == "the nodes are not as the job needs them, 2 problems:"
     # (It depends on this machine whether the package, the arm or a camera is missing.)

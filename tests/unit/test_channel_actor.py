@@ -27,7 +27,7 @@ MB = 2**20
 # A channel after its actor ended or another process replaced it.
 
 
-def test_which_actor_has_which_key_is_known_to_the_next_process(actors):
+def test_the_next_process_knows_the_actor_of_each_key(actors):
     actors.start(num_actors=2, capacity=2)
     routes = {bytes([n]): n % 2 for n in range(8)}
     assert [actors.ask("route", key, node) for key, node in routes.items()] == [0, 1] * 4
@@ -305,7 +305,7 @@ CANNOT = rf"key 'k': a message from process {os.getpid()} cannot be rebuilt here
 
 @pytest.mark.parametrize("lease", [False, True], ids=["plain get", "lease"])
 @pytest.mark.parametrize("others", [[], ["b", "c"]], ids=["alone", "with others"])
-def test_what_cannot_be_rebuilt_is_not_delivered_again(actors, channel, others, lease):
+def test_an_item_that_cannot_be_rebuilt_is_not_delivered_again(actors, channel, others, lease):
     queues = actors.start().way("lane")
     for item in (Unloadable(), *others):
         queues.put("k", item, 0, None)
@@ -322,9 +322,7 @@ def test_what_cannot_be_rebuilt_is_not_delivered_again(actors, channel, others, 
 
 @ways
 @pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
-def test_an_item_that_ends_programs_does_not_end_the_loop_of_asynchronous_gets(
-    actors, channel, kind, error
-):
+def test_an_item_that_raises_system_exit_does_not_end_the_event_loop(actors, channel, kind, error):
     queues = actors.start().way(kind)
     get = queues.start_take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
     queues.put("k", Ends(error), 0, None)
@@ -339,7 +337,7 @@ def test_an_item_that_ends_programs_does_not_end_the_loop_of_asynchronous_gets(
 
 
 @ways
-def test_a_look_at_what_cannot_be_rebuilt_names_key_and_sender(actors, kind):
+def test_peek_at_an_item_that_cannot_be_rebuilt_names_key_and_sender(actors, kind):
     queues = actors.start().way(kind)
     for item in ("a", Unloadable()):
         queues.put("k", item, 0, None)

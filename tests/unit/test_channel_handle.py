@@ -45,7 +45,7 @@ def take_one(channel, how):
 
 @ways
 @pytest.mark.parametrize("how", ["get", "get_nowait", "async", "get_many"])
-def test_draining_loses_nothing_to_what_cannot_be_rebuilt(actors, kind, how):
+def test_drain_returns_the_items_around_one_that_cannot_be_rebuilt(actors, kind, how):
     channel = actors.start().handle_of(kind)
     channel.put_many([1, Unloadable(), 2])
     assert channel.drain() == [1, 2]
@@ -59,7 +59,7 @@ def test_draining_loses_nothing_to_what_cannot_be_rebuilt(actors, kind, how):
 
 
 @ways
-def test_draining_what_cannot_be_rebuilt_is_its_error(actors, kind):
+def test_drain_of_an_item_that_cannot_be_rebuilt_raises_its_error(actors, kind):
     channel = actors.start().handle_of(kind)
     channel.put(Unloadable())
     with pytest.raises(ChannelDecodeError, match="not here"):
@@ -154,7 +154,7 @@ CALLS = {
 
 
 @everywhere
-def test_what_is_not_hashable_is_no_key_of_any_call(warm):
+def test_every_call_refuses_a_key_that_is_not_hashable(warm):
     for name, call in CALLS.items():
         with pytest.raises(ShoalTypeError, match=r"key=\[\]: a list cannot be a key"):
             pytest.fail(f"{name} returned {call(warm, [])!r}")
@@ -162,7 +162,7 @@ def test_what_is_not_hashable_is_no_key_of_any_call(warm):
 
 @ways
 @pytest.mark.parametrize("key", [10**5000, ("a", 10**5000)], ids=["int", "within"])
-def test_what_has_no_text_is_no_key(warm, key):
+def test_every_call_refuses_a_key_that_has_no_text(warm, key):
     for name, call in CALLS.items():
         with pytest.raises(
             ShoalValueError, match=r"key: an? \w+ with an integer: Exceeds the limit"
@@ -214,7 +214,7 @@ def fork(channel, monkeypatch):
     monkeypatch.setattr(_ray, "_forked_from", None)
 
 
-def test_a_child_closes_what_is_here(actors, fork):
+def test_a_forked_child_closes_a_channel_of_its_node(actors, fork):
     channel = actors.start().handle_of("shm")
     channel.put("left")
     fork()
@@ -225,7 +225,7 @@ def test_a_child_closes_what_is_here(actors, fork):
 
 
 @pytest.mark.parametrize("here", [[False, True], [True, False]])
-def test_a_child_says_that_it_did_not_close_what_is_elsewhere(actors, fork, here):
+def test_a_forked_child_cannot_close_a_channel_of_another_node(actors, fork, here):
     channel = actors.start(num_actors=2).handle_of("shm", *here)
     queues = actors.way("shm")
     fork()
@@ -235,7 +235,7 @@ def test_a_child_says_that_it_did_not_close_what_is_elsewhere(actors, fork, here
         queues.put("k", "late", 0, None)
 
 
-def test_a_child_says_that_it_did_not_delete_what_it_closed(actors, fork):
+def test_a_forked_child_cannot_delete_the_channel_that_it_closed(actors, fork):
     channel = actors.start().handle_of("shm")
     channel.put("left")
     fork()
@@ -248,7 +248,7 @@ def test_a_child_says_that_it_did_not_delete_what_it_closed(actors, fork):
 
 @everywhere
 @pytest.mark.usefixtures("fork")
-def test_to_delete_ends_it(actors, kind):
+def test_a_deleted_channel_is_ended(actors, kind):
     channel = actors.start().handle_of(kind)
     channel.put("left")
     channel.delete()

@@ -26,7 +26,7 @@ def test_leases_are_renewed_although_a_call_failed(monkeypatch):
     assert calls[:2] == [[7], [7]]
 
 
-def test_what_an_actor_does_not_know_is_renewed_no_more(monkeypatch):
+def test_a_lease_unknown_to_its_actor_is_no_longer_renewed(monkeypatch):
     monkeypatch.setattr(channel_leases, "RENEW_S", 0.01)
     calls, again = [], threading.Event()
 

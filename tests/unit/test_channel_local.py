@@ -187,7 +187,7 @@ def test_closing_ends_waits_and_drains(channel):
         channel.get_nowait()
 
 
-def test_what_cannot_be_is_an_error(channel):
+def test_a_local_channel_refuses_wrong_arguments(channel):
     with pytest.raises(ChannelError, match="cannot leave its process"):
         pickle.dumps(channel)
     with pytest.raises(ShoalTypeError, match="a list cannot be a key"):

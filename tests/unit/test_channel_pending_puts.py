@@ -76,7 +76,7 @@ def test_a_put_is_overdue_although_the_one_before_it_waits_on():
     assert queue.taken == [b"2", b"4"]
 
 
-def test_one_that_fails_does_not_fail_those_behind_it():
+def test_a_put_that_fails_does_not_fail_later_puts():
     queue = FullQueue()
     (first,) = queue.add((b"1", 0.2))
     queue.wait_until_asked(1)

@@ -258,7 +258,7 @@ def test_answers_of_other_requests_are_dropped(cluster):
         (RolloutScheduleInfo(1), "rollout 1 answered; two instances use one channel"),
     ],
 )
-def test_answers_that_cannot_be_are_errors(cluster, message, error):
+def test_wrong_answers_are_errors(cluster, message, error):
     job = Job(cluster)
     scheduled = job.group.schedule()
     job.step()
@@ -359,7 +359,7 @@ def test_each_rank_of_the_actor_is_followed_by_itself(cluster, monkeypatch):
         ),
     ],
 )
-def test_configurations_that_cannot_be_scheduled(cluster, change, sizes, error):
+def test_impossible_schedules_are_refused(cluster, change, sizes, error):
     settings = config()
     for section, values in change.items():
         settings[section] = settings[section] | values
@@ -551,7 +551,7 @@ async def test_waits_of_the_status_have_deadlines():
 
 
 @pytest.mark.asyncio
-async def test_status_refuses_what_cannot_be():
+async def test_the_status_refuses_impossible_changes():
     status = RolloutStatus()
     with pytest.raises(ShoalValueError, match="'a' is not running"):
         status.complete("a")

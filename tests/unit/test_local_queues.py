@@ -65,7 +65,7 @@ def test_a_batch_ends_before_the_item_that_would_exceed_it():
     assert queues.qsize("k") == 1
 
 
-def test_a_full_queue_gives_a_batch_what_it_has():
+def test_a_batch_takes_all_items_of_a_full_queue():
     queues = queues_of(maxsize=2)
     batch = take(queues, 100)
     put(queues, "a", 1)

@@ -111,7 +111,7 @@ def test_the_steps_of_three_workers():
     run(scenario())
 
 
-def test_a_request_names_the_holders_and_those_that_come_before_it():
+def test_a_request_names_the_holders_and_earlier_requests():
     async def scenario():
         locks = DeviceLockManager(3)
         await locks.acquire_devices(A, [0])
@@ -144,7 +144,7 @@ def test_a_request_holds_nothing_while_it_waits():
     run(scenario())
 
 
-def test_requests_are_granted_in_the_order_of_their_arrival():
+def test_requests_are_granted_in_the_order_of_arrival():
     async def scenario():
         locks, order = DeviceLockManager(2), []
         await locks.acquire_devices(A, [0, 1])
@@ -203,7 +203,7 @@ def test_takes_with_numbers_are_counted():
     run(scenario())
 
 
-def test_an_owner_that_wants_more_does_not_wait_for_those_that_wait_for_it():
+def test_an_owner_that_takes_more_passes_workers_that_wait_for_it():
     async def scenario():
         locks = DeviceLockManager(3)
         await locks.acquire_devices(A, [0])
@@ -217,7 +217,7 @@ def test_an_owner_that_wants_more_does_not_wait_for_those_that_wait_for_it():
     run(scenario())
 
 
-def test_the_deadline_names_the_holder_and_those_before():
+def test_a_late_take_names_the_holder_and_earlier_requests():
     async def scenario():
         locks = DeviceLockManager(3)
         await locks.acquire_devices(A, [0, 1], caller=Caller(own_process(), 4))
@@ -265,7 +265,7 @@ def test_a_cancelled_take_is_ended_whenever_the_cancellation_arrives():
 
 
 @pytest.mark.parametrize("devices", [["a"], 3, [1.5]])
-def test_other_things_than_ranks_are_refused(devices):
+def test_a_rank_that_is_no_integer_is_refused(devices):
     with pytest.raises(ShoalTypeError, match=r"accel_ids=.*expected a list"):
         run(DeviceLockManager(3).acquire_devices(A, devices))
 
@@ -529,7 +529,7 @@ def test_a_port_of_another_node_is_free_a_moment_after_the_question(monkeypatch)
 
 
 @pytest.mark.parametrize("port", [0, 65_536, -1, True, "80"])
-def test_other_things_than_ports_are_refused(port):
+def test_a_port_that_is_no_integer_is_refused(port):
     with pytest.raises(ShoalValueError, match="expected a number from 1 to 65535"):
         PortLockManager().acquire(0, "g:0", port)
 

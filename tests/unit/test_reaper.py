@@ -112,7 +112,7 @@ time.sleep(60)
 """
 
 
-def test_what_a_killed_worker_has_started_ends_soon_after_it(tmp_path):
+def test_programs_started_by_a_killed_worker_are_ended(tmp_path):
     asked = tmp_path / "asked"
     stranger = subprocess.Popen(["sleep", "60"])
     worker = subprocess.Popen(

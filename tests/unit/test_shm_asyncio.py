@@ -123,7 +123,7 @@ class Large:
     """A sent object that can have weak references."""
 
 
-def test_what_had_to_wait_is_not_kept_when_it_was_put(session):
+def test_aput_keeps_no_reference_to_its_object_after_a_wait(session):
     queue = session.queue("k", maxsize=1)
     queue.put(0)
 

@@ -143,7 +143,7 @@ def test_processes_that_open_and_let_go_of_the_same_keys_get_their_own_messages(
 
 
 @pytest.mark.process
-def test_what_the_dead_had_open_is_forgotten(session, start, line):
+def test_queues_opened_by_dead_processes_are_forgotten(session, start, line):
     program = ATTACH + (
         "all = [session.queue(('dead', n), maxsize=7) for n in range(100)]\n"
         "print('here', flush=True)\ntime.sleep(60)\n"

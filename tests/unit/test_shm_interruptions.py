@@ -126,7 +126,7 @@ def test_an_interrupted_lease_is_a_lease_still(session, queue):
 
 
 @pytest.mark.usefixtures("interrupted_once")
-def test_what_an_interrupted_get_left_goes_to_a_child_or_its_parent_and_not_to_both(queue):
+def test_an_item_of_an_interrupted_get_goes_to_the_parent_or_its_child_once(queue):
     queue.put(Interrupted(1))
     with pytest.raises(KeyboardInterrupt):
         queue.get()

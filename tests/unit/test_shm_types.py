@@ -125,7 +125,7 @@ def test_other_objects_come_out_by_pickle(through, obj):
     assert repr(arrived) == repr(obj)
 
 
-def test_what_stands_in_a_message_twice_is_one_object(through):
+def test_an_object_used_twice_in_a_message_arrives_as_one_object(through):
     inner = [1]
     arrived = through({"a": inner, "b": inner})
     assert arrived["a"] is arrived["b"]
@@ -136,7 +136,7 @@ def test_what_stands_in_a_message_twice_is_one_object(through):
 
 
 @pytest.mark.parametrize("kind", [list, dict, bytearray, lambda: np.arange(3)])
-def test_what_only_tuples_refer_to_is_one_object(through, kind):
+def test_an_object_in_a_tuple_twice_arrives_as_one_object(through, kind):
     def twice():
         inner = kind()
         return (inner, inner)
@@ -265,7 +265,7 @@ def test_views_of_tensors_and_gradients(through):
     "ignore:torch.quantize_per",
     "ignore:TypedStorage is deprecated",
 )
-def test_tensors_that_are_more_than_their_values(through):
+def test_tensors_with_attributes_arrive_with_them(through):
     single = torch.arange(8.0)[1::2][:1]  # contiguous because of its size, for any stride
     assert through(Step(1.0, single)).image.tolist() == [1.0]
     lazily = torch.tensor([1 + 2j]).conj().imag
@@ -311,7 +311,7 @@ def test_values_of_any_other_dtype_are_made_in_place(queue, dtype, size):
     assert (values == 1).all()
 
 
-def test_what_is_of_the_script_travels_by_value(through):
+def test_classes_of_the_main_script_travel_by_value(through):
     assert through({"f": lambda x: x + 1})["f"](1) == 2
     namespace = {"__name__": "__main__"}
     exec("class Local:\n    value = 3", namespace)
@@ -376,7 +376,7 @@ def test_a_reservation_is_put_once(session, queue, size):
 
 
 @pytest.mark.parametrize("size", [3, LARGE])
-def test_of_several_reservations_those_count_as_put_that_were(session, size):
+def test_put_many_counts_only_the_reservations_that_were_put(session, size):
     queue = session.queue("full", maxsize=2)
     reservations = [queue.reserve(size, "u1") for _ in range(3)]
     with pytest.raises(ShoalTimeoutError) as late:
@@ -403,7 +403,7 @@ def test_of_several_reservations_those_count_as_put_that_were(session, size):
         (1, object, "dtype=<class 'object'>: objects cannot lie in shared memory"),
     ],
 )
-def test_what_cannot_be_reserved(session, queue, shape, dtype, text):
+def test_reserve_refuses_wrong_shapes_and_dtypes(session, queue, shape, dtype, text):
     with pytest.raises((ShoalTypeError, ShoalValueError)) as wrong:
         queue.reserve(shape, dtype)
     assert str(wrong.value).startswith(text)

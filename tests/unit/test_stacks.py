@@ -155,7 +155,7 @@ def test_the_files_are_empty_but_for_an_answer_and_go_with_the_page():
     assert companions(states()[0].page)[0].stat().st_size > 0
 
 
-def test_without_a_page_there_is_no_handler(monkeypatch):
+def test_a_process_without_a_page_has_no_handler(monkeypatch):
     text = SHOWS + "begin()\nprint(threading.active_count(), len(os.listdir('/proc/self/task')))"
     monkeypatch.setenv("SHOAL_STATE", "0")
     done = subprocess.run(
@@ -326,7 +326,7 @@ def test_the_handler_is_seen_by_the_kernel():
     assert not has_signal(Path("/proc/self/status"), "SigBlk", "SigIgn")
 
 
-def test_more_processes_are_asked_than_descriptors_suffice_for(monkeypatch):
+def test_more_processes_are_asked_than_there_are_descriptors(monkeypatch):
     monkeypatch.setattr("shoal.observe.stacks._AT_ONCE", 2)
     open_files = []
 
@@ -342,7 +342,7 @@ def test_more_processes_are_asked_than_descriptors_suffice_for(monkeypatch):
     assert [one.problem for one in take_stacks(asked)] == [f"is {pid}" for pid in range(5)]
 
 
-def test_equal_stacks_of_a_group_are_together_the_fewest_first():
+def test_equal_stacks_of_a_group_are_joined_the_rarest_first():
     show_process("job", "actor:0", 0)
 
     def stacks(address, line, problem=""):

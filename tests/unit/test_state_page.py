@@ -87,13 +87,13 @@ def only_state():
     return found
 
 
-def test_a_process_outside_of_a_job_writes_nothing(folder):
+def test_a_process_outside_a_job_has_no_page(folder):
     with calling("step"):
         assert begin_wait("get") is None
     assert list(folder.iterdir()) == []
 
 
-def test_nothing_is_written_where_the_user_does_not_want_it(folder, monkeypatch):
+def test_no_page_is_written_where_it_is_switched_off(folder, monkeypatch):
     monkeypatch.setenv("SHOAL_STATE", "0")
     show_process(JOB, "actor:0", 0)
     with calling("step"):
@@ -186,7 +186,7 @@ def test_a_process_shows_when_its_event_loop_ran_last(monkeypatch):
     assert begin <= first <= only_state().loop_beat <= time.monotonic()
 
 
-def test_a_call_that_fails_is_no_longer_outline():
+def test_a_failed_call_is_no_longer_shown():
     show_process(JOB, "actor:0", 0)
     with pytest.raises(KeyError), calling("step"):
         raise KeyError
@@ -264,7 +264,7 @@ print([file for file in files if not os.path.exists(f"/proc/self/fd/{file}")])
     assert program.stdout.read() == "[]\n"
 
 
-def test_a_change_of_identity_within_a_job_keeps_what_is_outline():
+def test_a_change_of_identity_within_a_job_keeps_the_page():
     show_process(JOB, "driver", -1)
     with calling("step"):
         show_process(JOB, "actor:0", 2)
@@ -492,7 +492,7 @@ def test_workers_that_are_ended_on_purpose_do_not_count_as_dead(start):
 
 
 @pytest.mark.process
-def test_the_first_process_of_another_job_removes_what_a_dead_job_left(start):
+def test_the_first_process_of_a_job_removes_pages_of_dead_jobs(start):
     program = start(WORKS, "actor:0")
     program.kill()
     program.wait()

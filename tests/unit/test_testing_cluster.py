@@ -153,7 +153,7 @@ def counter(cluster):
     return Counter.create_group().launch(cluster, name="counters")
 
 
-def test_what_needs_the_constructor_of_the_base_names_it():
+def test_an_attribute_missing_without_the_base_constructor_names_it():
     with local_cluster() as cluster:
         group = Forgetful.create_group().launch(cluster, TWO, "forgetful")
         assert group.early().wait() == [(0, 7), (1, 7)]

@@ -109,7 +109,7 @@ def test_a_node_whose_readers_have_gone_follows_no_more(nodes):
     assert nodes.away.newest() == Version(1, 3)
 
 
-def test_a_version_that_was_announced_and_cannot_come_keeps_nobody(nodes, monkeypatch):
+def test_an_announced_version_that_cannot_come_keeps_no_reader(nodes, monkeypatch):
     nodes.publish({"a": 1})
     assert nodes.read()["a"] == 1
     real, refused = following.receive, []

@@ -60,7 +60,7 @@ def test_newest_waits_for_no_node_before_one_publishes(weights, monkeypatch):
 
 
 @pytest.mark.parametrize("given", [5, (1,), (1, -1), ("1", "2")])
-def test_what_is_not_a_version_is_refused(weights, given):
+def test_a_value_that_is_not_a_version_is_refused(weights, given):
     with pytest.raises(ShoalValueError, match=r"newer_than=.*: expected a version"):
         weights.latest(given)
     with pytest.raises(ShoalValueError, match=r"version=.*: expected a version"):

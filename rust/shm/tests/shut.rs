@@ -70,7 +70,7 @@ fn no_process_leaves_in_the_middle_of_a_take() {
 }
 
 #[test]
-fn what_was_taken_is_there_until_it_is_given_back_though_the_process_left_at_once() {
+fn taken_memory_stays_until_given_back_after_the_process_left() {
     let base = tempfile::tempdir().expect("a folder");
     let (session, queue) = session(base.path());
     put_block(&queue, 7);

@@ -216,7 +216,7 @@ fn a_second_connection_ends_the_first_and_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_is_done_is_reported_before_a_wait_and_counted_in_part() {
+fn finished_puts_are_reported_before_a_wait() {
     let node = Node::patient();
     let queue = node.queue(3);
     let (raw, _) = node.connect(false);

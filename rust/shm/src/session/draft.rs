@@ -221,7 +221,7 @@ mod tests {
     use crate::session::{Bounds, MemoryPolicy, Settings};
 
     #[test]
-    fn what_does_not_fit_into_a_descriptor_is_refused_and_the_rest_is_put() {
+    fn a_message_too_large_for_a_descriptor_is_refused_and_the_others_are_put() {
         let folder = tempfile::tempdir().expect("a folder");
         let session = Session::create(&Settings {
             folder: folder.path().to_owned(),

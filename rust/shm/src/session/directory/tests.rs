@@ -145,7 +145,7 @@ fn a_queue_in_use_keeps_its_key() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_taken() {
+fn an_entry_too_small_for_a_key_is_not_reused() {
     let folder = tempfile::tempdir().expect("a folder");
     let control = control(folder.path());
     let mut directory = Directory::default();

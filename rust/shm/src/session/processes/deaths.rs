@@ -90,7 +90,7 @@ fn a_dead_producers_messages_stay_and_the_next_process_has_its_index() {
 }
 
 #[test]
-fn what_the_dead_had_is_delivered_again_or_counted() {
+fn leases_of_the_dead_are_redelivered_and_taken_messages_counted() {
     let base = tempfile::tempdir().expect("a folder");
     let (mut me, folder) = Participant::create(base.path());
     let mut other = start(&folder, None);
@@ -116,7 +116,7 @@ fn what_the_dead_had_is_delivered_again_or_counted() {
 }
 
 #[test]
-fn what_finds_no_room_to_be_delivered_again_comes_later() {
+fn a_redelivery_without_room_happens_later() {
     let base = tempfile::tempdir().expect("a folder");
     let (mut me, folder) = Participant::create(base.path());
     let mut other = start(&folder, None);

@@ -174,7 +174,7 @@ fn a_lease_that_was_dropped_comes_back_in_its_own_queue() {
 }
 
 #[test]
-fn what_a_process_that_left_had_open_is_free() {
+fn queues_opened_by_a_process_that_left_are_free() {
     let folder = tempfile::tempdir().expect("a folder");
     let session = session(folder.path());
     let other = session.again().expect("there is a place");

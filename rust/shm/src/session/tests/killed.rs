@@ -133,7 +133,7 @@ fn swept(session: &Session, dead: u64) -> Recovery {
 }
 
 #[test]
-fn what_killed_producers_put_is_read_and_then_their_memory_is_free() {
+fn messages_of_killed_producers_are_read_and_their_memory_is_freed() {
     let base = tempfile::tempdir().expect("a folder");
     let session = Session::create(&settings(base.path())).expect("space");
     let queue = queue(&session);
@@ -172,7 +172,7 @@ fn what_killed_producers_put_is_read_and_then_their_memory_is_free() {
 }
 
 #[test]
-fn what_a_killed_consumer_had_comes_again_or_is_lost() {
+fn leases_of_a_killed_consumer_return_and_taken_messages_are_lost() {
     let base = tempfile::tempdir().expect("a folder");
     let session = Session::create(&settings(base.path())).expect("space");
     let queue = queue(&session);

@@ -165,7 +165,7 @@ fn a_message_that_is_given_back_gets_memory_too() {
 }
 
 #[test]
-fn what_a_damaged_header_says_of_memory_does_no_harm() {
+fn sizes_in_a_damaged_header_do_no_harm() {
     let folder = tempfile::tempdir().expect("a folder");
     let session = session(folder.path());
     let queue = open(&session, b"q");
