@@ -11,22 +11,9 @@ import sys
 
 import pytest
 
+from support.acme import add_acme_devices
+
 pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(200)]
-
-MODULE = """
-from shoal.hardware import AcceleratorManager
-from shoal.hardware.accelerators import Device, Restrictions
-
-def register():
-    @AcceleratorManager.register_manager("ACME")
-    class AcmeManager(AcceleratorManager):
-        RESTRICTIONS = Restrictions("ACME_VISIBLE_DEVICES")
-        CCL_BACKEND, CCL_IFNAME, TORCH_DEVICE = "accl", "ACCL_IFNAME", "acme"
-
-        @classmethod
-        def ask(cls):
-            return [Device("A1", index=i) for i in range(2)]
-"""
 
 DRIVER = """
 import asyncio, json, os, signal, subprocess, sys, time
@@ -193,10 +180,8 @@ with open(sys.argv[1], "w") as file:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory, ray_tmpdir):
     folder = tmp_path_factory.mktemp("locks")
-    (folder / "acme_devices.py").write_text(MODULE)
     (folder / "driver.py").write_text(DRIVER)
-    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "SHOAL_EXT_MODULE": "acme_devices"}
+    env = os.environ | add_acme_devices(folder, 2)
     done = subprocess.run(
         [sys.executable, str(folder / "driver.py"), str(folder / "seen.json")],
         env=env,

@@ -19,6 +19,8 @@ from shoal.state.stacks import SIGNAL, THREAD, companions, has_signal
 from support.processes import in_a_child, until
 from support.state_pages import states
 
+pytestmark = pytest.mark.usefixtures("page_folder")
+
 SHOWS = """
 import asyncio, faulthandler, os, select, signal, socket, sys, threading, time
 from shoal.state import calling, show_process
@@ -66,33 +68,10 @@ def begin(before=None):
 """
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("SHOAL_SHM_DIR", str(tmp_path))
-    yield tmp_path
-    hide_process()
-
-
 @pytest.fixture
-def start():
-    """Start a program, wait until it is ready, and end it with the test."""
-    programs = []
-
-    def run(text):
-        program = subprocess.Popen(
-            [sys.executable, "-c", f"{SHOWS}\n{text}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        programs.append(program)
-        assert program.stdout.readline() == "ready\n"
-        return program
-
-    yield run
-    for program in programs:
-        program.kill()
-        program.communicate()
+def start(start_ready):
+    """Start a program that shows itself, and wait until it is ready."""
+    return lambda text: start_ready(f"{SHOWS}\n{text}")
 
 
 def taken(seconds=2.0):
@@ -182,7 +161,7 @@ def test_a_stopped_process_is_not_asked_and_goes_on_as_before(start):
 
 
 @pytest.mark.process
-def test_a_dead_process_is_left_out_and_its_files_go_with_its_page(start, folder):
+def test_a_dead_process_is_left_out_and_its_files_go_with_its_page(start, page_folder):
     program = start("begin(); time.sleep(60)")
     program.kill()
     program.wait()

@@ -17,21 +17,11 @@ from shoal.weights.following import serve, source_of
 from shoal.weights.layout import StateLayout
 from shoal.weights.transfer import ASKS
 from support.processes import DEADLINE_S, until
-from support.weights_nodes import Counted, Nodes
+from support.weights_nodes import Counted
 
 torch = pytest.importorskip("torch")
 
 MIB = 2**20
-
-
-@pytest.fixture
-def nodes(place, make_weights_folder, monkeypatch):
-    for name in ("_PAUSE_S", "_PATIENCE_S", "_KEPT_S"):
-        monkeypatch.setattr(following, name, 0.1)  # instead of 1, 10 and 20 s
-    made = Nodes(place, make_weights_folder)
-    monkeypatch.setattr(following, "run_in_thread", made.start)
-    yield made
-    made.close()
 
 
 def read(store, least=1):
