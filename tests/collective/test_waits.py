@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 def soon(me, call):
     """Run a call with a short time before its first log line; return the lines."""
-    deadline._FIRST_LOGS_S = (1.2, 60.0)
+    deadline.TIMING = deadline.WaitTiming(first_logs_s=(1.2, 60.0))
     waits._NOTE_AFTER_S = 0.2
     lines = []
     handler = logging.Handler()

@@ -3,6 +3,7 @@
 import importlib
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,6 +31,18 @@ def shm(backend, monkeypatch):
     yield importlib.import_module("shoal.shm")
     for name in [name for name in sys.modules if name.startswith("shoal.shm")]:
         del sys.modules[name]
+
+
+@pytest.fixture
+def timing(monkeypatch):
+    """Change seconds of a layer for the test: `timing("channel", tick_s=0.01)`."""
+
+    def change(layer, **seconds):
+        name = "shoal.deadline" if layer == "deadline" else f"shoal.{layer}.timing"
+        module = importlib.import_module(name)
+        monkeypatch.setattr(module, "TIMING", replace(module.TIMING, **seconds))
+
+    return change
 
 
 @pytest.fixture

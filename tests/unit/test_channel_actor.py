@@ -43,13 +43,13 @@ def test_more_keys_than_can_be_noted_have_actors_all_the_same(actors, channel, m
 
 
 def test_memory_is_kept_for_the_raylet_that_starts_the_next_process_and_for_no_other(
-    actors, channel, monkeypatch
+    actors, channel, monkeypatch, timing
 ):
-    monkeypatch.setattr(channel.actor, "_TICK_S", 3600)  # only this test asks
+    timing("channel", tick_s=3600)  # only this test asks
     worker = actors.start().worker
     asked = []
     monkeypatch.setattr(worker._session, "spare", asked.append, raising=False)
-    monkeypatch.setattr(channel.actor, "_SPARE_S", 0.0)
+    timing("channel", spare_s=0.0)
     worker._spare()
     assert asked == [os.getppid()]
     monkeypatch.setattr(os, "getppid", lambda: 1)  # the raylet has ended
@@ -85,9 +85,8 @@ def test_users_of_the_memory_leave_it_when_the_actor_is_gone(channel):
 
 
 @pytest.fixture
-def quick(channel, monkeypatch):
-    monkeypatch.setattr(channel.actor, "_TICK_S", 0.01)
-    monkeypatch.setattr(channel.actor, "_IDLE_S", 0.05)
+def quick(channel, timing):
+    timing("channel", tick_s=0.01, idle_s=0.05)
 
 
 @pytest.mark.usefixtures("quick")

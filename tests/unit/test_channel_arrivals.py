@@ -21,9 +21,9 @@ SLOW_S = 0.6
 
 
 @pytest.fixture
-def quick(channel, monkeypatch):
+def quick(channel, monkeypatch, timing):
     """Let an actor look often whether it ends, and renew leases often."""
-    monkeypatch.setattr(channel.actor, "_TICK_S", 0.01)
+    timing("channel", tick_s=0.01)
     monkeypatch.setattr(channel.leases, "RENEW_S", 0.02)
 
 

@@ -210,8 +210,8 @@ def test_an_unbounded_channel_warns_once_at_80_percent(caplog):
         channel.put_nowait(10)
 
 
-def test_a_long_wait_names_the_waiter(channel, caplog, monkeypatch):
-    monkeypatch.setattr("shoal.deadline._FIRST_LOGS_S", (0.05, 60.0))
+def test_a_long_wait_names_the_waiter(channel, caplog, timing):
+    timing("deadline", first_logs_s=(0.05, 60.0))
     with once_logged(caplog, "waits for", channel.put, 1, key="k"):
         channel.get("k")
     assert "driver" in caplog.text

@@ -19,9 +19,9 @@ ways = ("shm", "lane")
 
 
 @pytest.fixture(autouse=True)
-def nothing_comes_by_itself(channel, monkeypatch):
+def nothing_comes_by_itself(channel, timing):
     """Make event loops retry only when a doorbell rings."""
-    monkeypatch.setattr(channel.shm.bells, "_TICK_S", 1000)
+    timing("shm", tick_s=1000)
 
 
 @pytest.mark.parametrize("kind", ways)

@@ -22,7 +22,7 @@ from shoal.hardware import (
     Turtle2HWInfo,
     configured_hardware,
 )
-from shoal.hardware.robots import others, ping
+from shoal.hardware.robots import others
 
 VARIABLES = (
     "ROBOT_IP", "LEFT_ROBOT_IP", "RIGHT_ROBOT_IP", "CAMERA_SERIALS", "CAMERA_TYPE", "CAN_INTERFACE",
@@ -256,8 +256,8 @@ def test_a_missing_privilege_to_ping_is_a_warning(network, cameras, monkeypatch,
     assert "10.0.0.1 was not pinged: ICMPLibError: privileges are missing" in caplog.text
 
 
-def test_a_ping_that_hangs_is_given_up(network, monkeypatch):
-    monkeypatch.setattr(ping, "_LIMIT_S", 0.2)
+def test_a_ping_that_hangs_is_given_up(network, monkeypatch, timing):
+    timing("hardware", pings_s=0.2)
     answer = threading.Event()
     monkeypatch.setattr(sys.modules["icmplib"], "ping", lambda *_, **__: answer.wait())
     with pytest.raises(ShoalTimeoutError, match=r"the ping of .* did not answer within 0\.2"):

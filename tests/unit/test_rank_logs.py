@@ -15,7 +15,6 @@ from shoal.cluster import (
     Cluster,
     DistributedRayLogCollector,
     logs as logs_module,
-    rank_log as rank_log_module,
 )
 from shoal.cluster.log_files import read_new
 from shoal.cluster.logs import check_log_folder
@@ -298,9 +297,9 @@ def test_a_pass_asks_no_more_nodes_when_the_last_one_waits_for_it(made, folder, 
 
 
 def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
-    made, folder, tmp_path, monkeypatch, caplog, answers
+    made, folder, tmp_path, timing, caplog, answers
 ):
-    monkeypatch.setattr(logs_module, "_AGAIN_S", 0)
+    timing("cluster", logs_again_s=0)
     collector = made(token="job", nodes={"far": "node 1 (lab, 10.0.0.2)"})
     append(folder / "w.out", "one\n")
     line = Writer("g:1", "1", {"out": Position(str(folder / "w.out"))}).to_line()
@@ -431,8 +430,8 @@ def test_lines_of_two_streams_are_whole(log):
     assert log.path.read_text() == "loss 0.5\na warning\nand more\nlater\n"
 
 
-def test_a_line_that_does_not_end_holds_up_the_other_stream_for_a_while_only(log, monkeypatch):
-    monkeypatch.setattr(rank_log_module, "_OPEN_LINE_S", 0.05)
+def test_a_line_that_does_not_end_holds_up_the_other_stream_for_a_while_only(log, timing):
+    timing("cluster", open_line_s=0.05)
     log.feed("err", b"10 %\r20 %")
     log.feed("out", b"step 1\n")
     assert log.path.read_bytes() == b"10 %\r20 %"

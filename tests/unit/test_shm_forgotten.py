@@ -207,8 +207,8 @@ def test_a_child_finds_a_key_that_its_parent_let_go_of(session):
     assert session.queue("k").get(timeout=DEADLINE_S) == "from the child"
 
 
-def test_a_waiter_of_a_forgotten_queue_is_rung_for_the_new_one(session, monkeypatch):
-    monkeypatch.setattr("shoal.shm.bells._TICK_S", 1000.0)
+def test_a_waiter_of_a_forgotten_queue_is_rung_for_the_new_one(session, timing):
+    timing("shm", tick_s=1000.0)
 
     async def works():
         with pytest.raises(ShoalTimeoutError):

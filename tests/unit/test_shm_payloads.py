@@ -298,8 +298,8 @@ def test_few_free_files_are_kept(writer, place, monkeypatch):
     writer.forget(ME)
 
 
-def test_free_files_are_given_back_after_a_while(place, monkeypatch):
-    monkeypatch.setattr(payloads, "_IDLE_S", 0.05)
+def test_free_files_are_given_back_after_a_while(place, timing):
+    timing("shm", idle_s=0.05)
     writer = PayloadWriter(place)
     kept = receive(send(writer, np.ones(10_000))[0])
     time.sleep(0.2)

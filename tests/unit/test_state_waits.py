@@ -233,8 +233,8 @@ def test_a_chained_function_is_shown_until_it_has_run():
     until(lambda: now_shown() == [])
 
 
-def test_peers_that_become_known_during_a_wait_are_shown(monkeypatch):
-    monkeypatch.setattr("shoal.deadline._PEERS_EVERY_S", 0.01)
+def test_peers_that_become_known_during_a_wait_are_shown(timing):
+    timing("deadline", peers_every_s=0.01)
 
     def learns(work):
         until(now_shown)

@@ -177,8 +177,8 @@ def test_the_end_of_a_job_whose_driver_has_no_marks_starts_no_thread(server, pat
     assert path.with_suffix(".json").exists()
 
 
-def test_a_lost_manager_ends_tracing_with_one_line(server, monkeypatch, caplog):
-    monkeypatch.setattr(sending, "_LOST_S", 0.1)
+def test_a_lost_manager_ends_tracing_with_one_line(server, monkeypatch, timing, caplog):
+    timing("tracing", lost_s=0.1)
 
     def lost(*_):
         raise PeerLostError("Tracer died")
@@ -258,8 +258,10 @@ def test_without_a_folder_events_are_kept_in_memory(server, path, monkeypatch, c
     assert "not yours" in caplog.text
 
 
-def test_files_on_other_nodes_are_removed_when_the_trace_is_closed(server, path, monkeypatch):
-    monkeypatch.setattr(sending, "_SWEEP_EVERY_S", 3600.0)
+def test_files_on_other_nodes_are_removed_when_the_trace_is_closed(
+    server, path, monkeypatch, timing
+):
+    timing("tracing", sweep_every_s=3600.0)
     Tracer.trace_begin("a")
     until(lambda: names(path) == ["a"])
     server.finalize()

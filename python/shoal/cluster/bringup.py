@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal._ray import exit_by_signal, get
 from shoal.bootstrap.reaper import start_reaper
+from shoal.cluster import timing
 from shoal.cluster.allocate import hooks
 from shoal.cluster.env import PATH_LIKE_ENV_VARS
 from shoal.cluster.progress import timed_step
@@ -43,8 +44,6 @@ from shoal.topology import NodeInfo
 __all__ = ["connect", "disconnect", "find_nodes", "running_jobs", "wanted_nodes"]
 
 _log = logging.getLogger("shoal")
-
-_POLL_S = 0.25
 
 
 def connect(
@@ -278,7 +277,7 @@ def _wait_for_nodes(num_nodes: int, *, local: bool, deadline: Deadline) -> list[
                 f"({ips}); check `ray start --address=...` on the others"
             )
         # Ray does not notify when a node joins, so this loop polls.
-        time.sleep(wait.step(_POLL_S))
+        time.sleep(wait.step(timing.TIMING.poll_s))
         wait.tick()
 
 
