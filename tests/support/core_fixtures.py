@@ -1,11 +1,11 @@
 """Fixtures of `shoal.shm` and of the channel modules, as in a process that chose one core."""
 
 import importlib
+import importlib.util
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -53,6 +53,19 @@ def place():
         assert list(Path(folder).iterdir()) == []
 
 
+class Modules:
+    """The modules of the folders `channel` and `queues` by their names, and that of memory."""
+
+    def __init__(self, shm):
+        self.shm = shm
+
+    def __getattr__(self, name):
+        for package in ("channel", "queues"):
+            if importlib.util.find_spec(f"shoal.{package}.{name}"):
+                return importlib.import_module(f"shoal.{package}.{name}")
+        raise AttributeError(name)
+
+
 @pytest.fixture
 def channel_modules(shm, place, monkeypatch):
     """The modules of channels as they are in a process that chose this core."""
@@ -66,31 +79,6 @@ def channel_modules(shm, place, monkeypatch):
         monkeypatch.setattr(shoal, package, importlib.import_module(f"shoal.{package}"))
     for name in names():
         monkeypatch.delitem(sys.modules, name)
-    parts = {
-        "channel": (
-            "actor",
-            "actor_calls",
-            "channel",
-            "pending",
-            "remote",
-            "routes",
-        ),
-        "queues": (
-            "lane",
-            "leases",
-            "order",
-            "protocol",
-            "settings",
-            "shared",
-            "shown_use",
-            "wait",
-        ),
-    }
-    modules = {
-        name: importlib.import_module(f"shoal.{package}.{name}")
-        for package, names_of in parts.items()
-        for name in names_of
-    }
-    yield SimpleNamespace(shm=shm, **modules)
+    yield Modules(shm)
     for name in names():
         del sys.modules[name]
