@@ -48,7 +48,7 @@ def test_memory_is_kept_for_the_raylet_that_starts_the_next_process_and_for_no_o
     timing("channel", tick_s=3600)  # only this test asks
     worker = actors.start().worker
     asked = []
-    monkeypatch.setattr(worker._session, "spare", asked.append, raising=False)
+    worker._session.spare = asked.append
     timing("channel", spare_s=0.0)
     worker._spare()
     assert asked == [os.getppid()]

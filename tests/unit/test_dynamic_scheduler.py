@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from functools import partial
 
 import pytest
 
@@ -284,7 +285,13 @@ def test_two_steps_at_once_are_an_error(cluster):
         first.wait(timeout=TIMEOUT)
 
 
-def test_an_instance_that_dies_is_named(cluster, monkeypatch):
+@pytest.fixture
+def losses(monkeypatch):
+    """Let a function of the test decide which workers are lost."""
+    return partial(monkeypatch.setattr, Collective, "find_loss")
+
+
+def test_an_instance_that_dies_is_named(cluster, losses):
     """The watched process is that of the instance: rank 3 of the group in the configuration."""
 
     def find_loss(self, info, what, deadline, seen):
@@ -292,7 +299,7 @@ def test_an_instance_that_dies_is_named(cluster, monkeypatch):
             return None
         return PeerLostError(f"{what}: {info.address.get_name()} died")
 
-    monkeypatch.setattr(Collective, "find_loss", find_loss)
+    losses(find_loss)
     job = Job(cluster)
     Rollout.create_group().launch(cluster, FOUR, name="rollouts").ready(timeout=TIMEOUT)
     scheduled = job.group.schedule()
@@ -302,14 +309,14 @@ def test_an_instance_that_dies_is_named(cluster, monkeypatch):
         scheduled.wait(timeout=TIMEOUT)
 
 
-def test_the_death_of_any_rank_of_the_actor_is_noticed(cluster, monkeypatch):
+def test_the_death_of_any_rank_of_the_actor_is_noticed(cluster, losses):
     found = []
 
     def find_loss(self, info, what, deadline, seen):
         found.append(info.rank)
         return PeerLostError(f"{what}: rank 1 died") if info.rank == 1 else None
 
-    monkeypatch.setattr(Collective, "find_loss", find_loss)
+    losses(find_loss)
     job = Job(cluster)
     two = NodePlacementStrategy([0] * 2)
     Actor.create_group().launch(cluster, two, name="actors").ready(timeout=TIMEOUT)
@@ -318,7 +325,7 @@ def test_the_death_of_any_rank_of_the_actor_is_noticed(cluster, monkeypatch):
     assert found == [0, 1]
 
 
-def test_each_rank_of_the_actor_is_followed_by_itself(cluster, monkeypatch):
+def test_each_rank_of_the_actor_is_followed_by_itself(cluster, losses):
     """A rank's process may not be taken for one that replaces the process of another rank."""
     processes = {0: [], 1: []}
 
@@ -326,7 +333,7 @@ def test_each_rank_of_the_actor_is_followed_by_itself(cluster, monkeypatch):
         processes[info.rank].append(seen)
         return PeerLostError("enough") if len(processes[1]) == 2 else None
 
-    monkeypatch.setattr(Collective, "find_loss", find_loss)
+    losses(find_loss)
     job = Job(cluster)
     two = NodePlacementStrategy([0] * 2)
     Actor.create_group().launch(cluster, two, name="actors").ready(timeout=TIMEOUT)

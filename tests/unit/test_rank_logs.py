@@ -39,13 +39,13 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def made(tmp_path, folder, monkeypatch):
+def made(tmp_path, folder):
     """Make collectors that read `folder` and write to `tmp_path / "logs"`."""
     collectors = []
 
     def make(**options):
         one = DistributedRayLogCollector(LOG, str(tmp_path / "logs"), **options)
-        monkeypatch.setattr(one, "_get_ray_logs_dir", lambda: folder)
+        one._get_ray_logs_dir = lambda: folder
         collectors.append(one)
         return one
 
@@ -317,17 +317,15 @@ def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
     assert target.read_text() == "one\ntwo\n"
 
 
-def test_a_pass_that_fails_is_logged_once_and_the_next_one_goes_on(
-    made, folder, monkeypatch, caplog
-):
+def test_a_pass_that_fails_is_logged_once_and_the_next_one_goes_on(made, folder, caplog):
     collector = made(token="job", nodes={"": "node 0"})
     (folder / list_name("job", "")).touch()
-    with monkeypatch.context() as patch:
-        patch.setattr(collector, "_read_lists", lambda _: 1 / 0)
-        collector._pass(None, from_start=False)
-        collector._pass(None, from_start=False)
+    collector._read_lists = lambda _: 1 / 0
+    collector._pass(None, from_start=False)
+    collector._pass(None, from_start=False)
     assert caplog.text.count("collecting logs into") == 1
     assert "ZeroDivisionError" in caplog.text
+    del collector._read_lists
     collector._pass(None, from_start=False)
     assert not collector._has_failed
 

@@ -284,15 +284,15 @@ def table(**changes):
         ({"state": "D"}, "has not written its stacks in time, and takes no signal"),
     ],
 )
-def test_the_signal_is_sent_only_where_no_python_code_runs(monkeypatch, changes, reason):
+def test_the_signal_is_sent_only_where_no_python_code_runs(changes, reason):
     show_process("job", "actor:0", 0)
     main, asks = table(**changes)
     tasks = {str(os.getpid()): main, "7": asks}
     read = stack_question._Thread
     with contextlib.ExitStack() as files:
         question = stack_question.StackQuestion(states()[0], files)
-        monkeypatch.setattr(question, "_tasks", lambda: list(tasks))
-        monkeypatch.setattr(read, "read", lambda folder: tasks[folder.name])
+        question._tasks = lambda: list(tasks)
+        read.read = lambda folder: tasks[folder.name]
         before = {task: read("", "S", 0.0, 0) for task in tasks}
         assert question._reason_against(before, set()) == reason
         if not reason:
