@@ -21,10 +21,10 @@ SLOW_S = 0.6
 
 
 @pytest.fixture
-def quick(channel, monkeypatch, timing):
+def quick(channel, timing):
     """Let an actor look often whether it ends, and renew leases often."""
     timing("channel", tick_s=0.01)
-    monkeypatch.setattr(channel.leases, "RENEW_S", 0.02)
+    timing("queues", renew_s=0.02)
 
 
 class Slow:

@@ -287,7 +287,7 @@ def test_two_steps_at_once_are_an_error(cluster):
 
 @pytest.fixture
 def losses(monkeypatch):
-    """Let a function of the test decide which workers are lost."""
+    """Let a function decide which workers are lost."""
     return partial(monkeypatch.setattr, Collective, "find_loss")
 
 
@@ -309,6 +309,14 @@ def test_an_instance_that_dies_is_named(cluster, losses):
         scheduled.wait(timeout=TIMEOUT)
 
 
+def lose_actor(cluster, words):
+    job = Job(cluster)
+    two = NodePlacementStrategy([0] * 2)
+    Actor.create_group().launch(cluster, two, name="actors").ready(timeout=TIMEOUT)
+    with pytest.raises(PeerLostError, match=words):
+        job.group.schedule().wait(timeout=TIMEOUT)
+
+
 def test_the_death_of_any_rank_of_the_actor_is_noticed(cluster, losses):
     found = []
 
@@ -317,11 +325,7 @@ def test_the_death_of_any_rank_of_the_actor_is_noticed(cluster, losses):
         return PeerLostError(f"{what}: rank 1 died") if info.rank == 1 else None
 
     losses(find_loss)
-    job = Job(cluster)
-    two = NodePlacementStrategy([0] * 2)
-    Actor.create_group().launch(cluster, two, name="actors").ready(timeout=TIMEOUT)
-    with pytest.raises(PeerLostError, match="training step 0: rank 1 died"):
-        job.group.schedule().wait(timeout=TIMEOUT)
+    lose_actor(cluster, "training step 0: rank 1 died")
     assert found == [0, 1]
 
 
@@ -334,11 +338,7 @@ def test_each_rank_of_the_actor_is_followed_by_itself(cluster, losses):
         return PeerLostError("enough") if len(processes[1]) == 2 else None
 
     losses(find_loss)
-    job = Job(cluster)
-    two = NodePlacementStrategy([0] * 2)
-    Actor.create_group().launch(cluster, two, name="actors").ready(timeout=TIMEOUT)
-    with pytest.raises(PeerLostError, match="enough"):
-        job.group.schedule().wait(timeout=TIMEOUT)
+    lose_actor(cluster, "enough")
     assert processes[0][0] is not processes[1][0]
     assert processes[1][0] is processes[1][1]
 

@@ -145,8 +145,8 @@ def test_a_get_ends_when_its_only_producer_dies(actors, far_queues):
 LEASED = ONE._replace(lease=True)
 
 
-def test_leases_make_no_call_to_the_actor_and_are_renewed(actors, channel, far_queues, monkeypatch):
-    monkeypatch.setattr(channel.leases, "RENEW_S", 0.02)
+def test_leases_make_no_call_to_the_actor_and_are_renewed(actors, channel, far_queues, timing):
+    timing("queues", renew_s=0.02)
     queues, here = far_queues(), actors.way("shm")
     here.put("k", 1, 0, Deadline(DEADLINE_S))
     first = queues.take("k", LEASED, Deadline(DEADLINE_S))

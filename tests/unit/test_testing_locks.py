@@ -172,23 +172,6 @@ def test_workers_on_different_devices_do_not_wait(cluster):
     group.take(timeout=0).wait()
 
 
-def test_workers_get_it_in_the_order_in_which_they_asked(cluster):
-    group = launch(cluster, strategy=FlexiblePlacementStrategy([[0]] * 6))
-    on(group, 0).take().wait()
-    manager = DeviceLockManager.get_proxy()
-    taken = []
-    for rank in (3, 1, 5, 2, 4):
-        call = on(group, rank).take()
-        taken.append((rank, call))
-        waits = len(taken)
-        until(lambda waits=waits: _waiting(manager) == waits)
-    on(group, 0).give().wait()
-    for index, (rank, call) in enumerate(taken):
-        call.wait()
-        assert not any(later.done() for _, later in taken[index + 1 :])
-        on(group, rank).give().wait()
-
-
 def _waiting(manager):
     return sum(map(len, manager._manager._table._waiting.values()))
 
