@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import time
-from functools import partial
 
 import pytest
 
@@ -285,13 +284,7 @@ def test_two_steps_at_once_are_an_error(cluster):
         first.wait(timeout=TIMEOUT)
 
 
-@pytest.fixture
-def losses(monkeypatch):
-    """Let a function decide which workers are lost."""
-    return partial(monkeypatch.setattr, Collective, "find_loss")
-
-
-def test_an_instance_that_dies_is_named(cluster, losses):
+def test_an_instance_that_dies_is_named(cluster, monkeypatch):
     """The watched process is that of the instance: rank 3 of the group in the configuration."""
 
     def find_loss(self, info, what, deadline, seen):
@@ -299,7 +292,7 @@ def test_an_instance_that_dies_is_named(cluster, losses):
             return None
         return PeerLostError(f"{what}: {info.address.get_name()} died")
 
-    losses(find_loss)
+    monkeypatch.setattr(Collective, "find_loss", find_loss)
     job = Job(cluster)
     Rollout.create_group().launch(cluster, FOUR, name="rollouts").ready(timeout=TIMEOUT)
     scheduled = job.group.schedule()
@@ -317,19 +310,19 @@ def lose_actor(cluster, words):
         job.group.schedule().wait(timeout=TIMEOUT)
 
 
-def test_the_death_of_any_rank_of_the_actor_is_noticed(cluster, losses):
+def test_the_death_of_any_rank_of_the_actor_is_noticed(cluster, monkeypatch):
     found = []
 
     def find_loss(self, info, what, deadline, seen):
         found.append(info.rank)
         return PeerLostError(f"{what}: rank 1 died") if info.rank == 1 else None
 
-    losses(find_loss)
+    monkeypatch.setattr(Collective, "find_loss", find_loss)
     lose_actor(cluster, "training step 0: rank 1 died")
     assert found == [0, 1]
 
 
-def test_each_rank_of_the_actor_is_followed_by_itself(cluster, losses):
+def test_each_rank_of_the_actor_is_followed_by_itself(cluster, monkeypatch):
     """A rank's process may not be taken for one that replaces the process of another rank."""
     processes = {0: [], 1: []}
 
@@ -337,7 +330,7 @@ def test_each_rank_of_the_actor_is_followed_by_itself(cluster, losses):
         processes[info.rank].append(seen)
         return PeerLostError("enough") if len(processes[1]) == 2 else None
 
-    losses(find_loss)
+    monkeypatch.setattr(Collective, "find_loss", find_loss)
     lose_actor(cluster, "enough")
     assert processes[0][0] is not processes[1][0]
     assert processes[1][0] is processes[1][1]
