@@ -17,12 +17,8 @@ const ANY: Bounds = Bounds {
 
 fn session(base: &Path) -> (Arc<Session>, SessionQueue) {
     let settings = Settings {
-        folder: base.to_owned(),
-        disk: base.to_owned(),
-        payload_on_disk: false,
-        max_bytes: 256 << 20,
-        backlog: 1000,
         memory_policy: MemoryPolicy::Error,
+        ..Settings::in_folder(base, 256 << 20, 1000)
     };
     let session = Session::create(&settings).expect("space");
     let queue = session.queue(b"q", ANY).expect("room");

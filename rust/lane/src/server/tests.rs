@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Instant;
 
 use rustix::event::PollFlags;
-use shoal_shm::session::{Bounds, MemoryPolicy, SessionQueue, Settings};
+use shoal_shm::session::{Bounds, SessionQueue, Settings};
 use tempfile::TempDir;
 
 use super::*;
@@ -24,15 +24,8 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn new(limits: Limits) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let session = Session::create(&Settings {
-            folder: folder.path().to_owned(),
-            disk: folder.path().to_owned(),
-            payload_on_disk: false,
-            max_bytes: 4 << 20,
-            backlog: 1000,
-            memory_policy: MemoryPolicy::Block,
-        })
-        .expect("space");
+        let session =
+            Session::create(&Settings::in_folder(folder.path(), 4 << 20, 1000)).expect("space");
         let here = (Ipv4Addr::LOCALHOST, 0).into();
         let server =
             Server::start(Arc::clone(&session), here, key(), limits, None).expect("a port");

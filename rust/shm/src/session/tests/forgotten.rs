@@ -6,19 +6,12 @@ use std::sync::Arc;
 
 use super::messages::{Kind, Received, drain, put, take};
 use crate::ring::take::Keep;
-use crate::session::{Bounds, Error, MemoryPolicy, Session, SessionQueue, Settings, folders};
+use crate::session::{Bounds, Error, Session, SessionQueue, Settings, folders};
 
 const MANY: u32 = 1000;
 
 fn session(folder: &Path) -> Arc<Session> {
-    let settings = Settings {
-        folder: folder.to_owned(),
-        disk: folder.to_owned(),
-        payload_on_disk: false,
-        max_bytes: 1 << 20,
-        backlog: 63,
-        memory_policy: MemoryPolicy::Block,
-    };
+    let settings = Settings::in_folder(folder, 1 << 20, 63);
     Session::create(&settings).expect("space")
 }
 
