@@ -13,7 +13,6 @@ from shoal import Channel, Worker, _backend
 from shoal.errors import (
     ChannelDecodeError,
     ChannelExistsError,
-    ChannelFull,
     ShoalTimeoutError,
 )
 from support.channel_peers import Peers, pid_of_actor
@@ -43,33 +42,6 @@ def test_a_put_that_never_arrives_blocks_no_other(channel, key, victims):
     victims.kill(victim)
     for _ in range(3):
         assert one.get((key, "A"), timeout=5.0)[0] == 1
-
-
-def refused(channel, key):
-    try:
-        channel.put_nowait("b", key=key)
-    except ChannelFull as error:
-        first = str(error)
-    else:
-        return None
-    try:
-        channel.put("c", key=key, async_op=True, timeout=0.1).wait()
-    except ShoalTimeoutError as error:
-        return first, str(error)
-    return None
-
-
-@pytest.mark.nightly
-def test_errors_of_puts_reach_the_worker_that_called_and_later_puts_go_on(channel, key, peers):
-    one = channel(maxsize=1)
-    one.put("a", key=key)
-    first, second = peers.run(0, refused, one, key)
-    assert first.startswith("channel-peers:0")
-    assert "no room" in first
-    assert "no room" in second
-    assert one.get(key) == "a"
-    peers.run(0, Channel.put, one, "d", 0, key)
-    assert one.drain(key) == ["d"]
 
 
 class Unreadable:

@@ -16,6 +16,7 @@ from shoal.errors import (
     ChannelFull,
     ChannelNotFoundError,
     ShoalTimeoutError,
+    ShoalTypeError,
     ShoalValueError,
     TransportError,
     WorkerGroupError,
@@ -87,6 +88,9 @@ class Peer(Worker):
     def share(self, item):
         mine = item if self._rank == 0 else None
         return self.broadcast(mine, groups=[("peers", [0, 1])], src=("peers", 0))
+
+    def start_broadcast(self, groups, **options):
+        self.broadcast(1, groups, **options)
 
     def send_lock(self):
         self.send(threading.Lock(), "peers", 1 - self._rank)
@@ -216,6 +220,31 @@ def test_more_messages_than_the_bound_arrive_in_order(peers):
 
 def test_a_broadcast_gives_each_member_a_copy(peers):
     assert peers.share([1, 2]).wait() == [[1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("groups", "kwargs", "kind", "text"),
+    [
+        (None, {}, ShoalValueError, "groups is missing"),
+        ([], {}, ShoalValueError, "empty"),
+        ([("peers", [])], {}, ShoalValueError, "the list of ranks is empty"),
+        ([("others", [0, 1])], {}, ShoalValueError, "peers:0 is not a member"),
+        ([("peers", [0, 0])], {}, ShoalValueError, "named twice"),
+        ("peers", {}, ShoalTypeError, "groups='peers'"),
+        ([("peers", "0")], {}, ShoalTypeError, "groups[0]"),
+        ([(1, [0])], {}, ShoalTypeError, "text"),
+        (
+            [("peers", [0, 1])],
+            {"src": ("peers", 5)},
+            ShoalValueError,
+            "expected one of the members",
+        ),
+        ([("peers", [0, 1])], {"options": "fast"}, ShoalTypeError, "CollectiveGroupOptions"),
+    ],
+)
+def test_a_broadcast_of_another_form_is_an_error(peers, groups, kwargs, kind, text):
+    with pytest.raises(kind, match=re.escape(text)):
+        peers.execute_on(0).start_broadcast(groups, **kwargs).wait()
 
 
 def test_tensors_are_checked_as_between_processes(peers):
