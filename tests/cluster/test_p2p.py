@@ -165,7 +165,7 @@ def test_a_message_outlives_its_sender_whose_death_is_seen(peers, launch):
     mortal.do("send", "last words", "peers", 0).wait()
     pid = mortal.pid().wait()[0]
     on(peers, 1, "start_recv", "mortal", 0).wait()
-    time.sleep(1)
+    time.sleep(1)  # the receive waits when its sender dies
     os.kill(pid, signal.SIGKILL)
     name, text, _ = on(peers, 1, "work_error").wait()[0]
     assert name == "PeerLostError"
@@ -188,7 +188,7 @@ def test_a_peer_that_was_started_again_before_the_recv_is_no_loss(peers, launch)
     first._close()
     second = launch(Peer, name="again")
     waiting = on(peers, 0, "do", "recv", "again", 0, timeout=30)
-    time.sleep(2)
+    time.sleep(2)  # the receive waits for the new worker, and sees that the old one has ended
     second.do("send", "here again", "peers", 0).wait()
     assert waiting.wait() == ["here again"]
 

@@ -43,7 +43,7 @@ def fork_while_busy(me, peer):
 
 def answer_a_fork(me, peer):
     found = [me.recv(peer, 0, timeout=60) for _ in range(20)]
-    time.sleep(2)
+    time.sleep(2)  # the other worker and its child wait meanwhile
     for number in range(3):
         me.send(number, peer, 0)
     return found

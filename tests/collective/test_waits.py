@@ -106,7 +106,7 @@ def test_a_source_without_room_names_the_members_that_do_not_take_part(crew):
 
 def idle(me):
     work = me.recv("a", 0, async_op=True)
-    time.sleep(2)
+    time.sleep(2)  # longer than the 1.2 s before the first log line
     assert not work.done()
     work.cancel()
 

@@ -103,7 +103,7 @@ polite = subprocess.Popen(
      "print(0, flush=True)\ntime.sleep(60)", sys.argv[1]], stdout=subprocess.PIPE)
 polite.stdout.readline()
 reaper.start_reaper("worker", os.getpid())
-time.sleep(1.0)
+time.sleep(1.0)  # the reaper looks for programs every 0.5 s
 # It leaves its parent, and starts another program that only its variables tell of.
 daemon = subprocess.run(["sh", "-c", "setsid sleep 60 >&- 2>&- & echo $!"], capture_output=True, text=True)
 grandchild, other = int(shell.stdout.readline()), int(daemon.stdout)

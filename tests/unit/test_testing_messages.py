@@ -340,7 +340,7 @@ def test_a_wait_that_the_test_or_its_thread_will_end_is_not_a_stall(cluster, pee
     if by_thread:
         timer.start()
     else:
-        time.sleep(1.0)
+        time.sleep(1.0)  # longer than a stall needs to be found
         assert not taken.done()
         channel.put("item")
     assert taken.wait() == ["item"]

@@ -215,7 +215,7 @@ def test_a_call_to_the_manager_that_is_under_way_is_waited_for(server, path, end
 
     def slow(*arguments):
         begun.set()
-        time.sleep(2.3)
+        time.sleep(2.3)  # longer than a manager that died is tried again
         ended.set()
         return collect(*arguments)
 
