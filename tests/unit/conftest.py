@@ -23,6 +23,13 @@ def session(shm, place):
 
 
 @pytest.fixture
+def cluster():
+    """A local cluster of one node without accelerators."""
+    with importlib.import_module("shoal.testing").local_cluster() as made:
+        yield made
+
+
+@pytest.fixture
 def make_weights_folder(place):
     """Make folders with weights in memory, which are removed at the end."""
     store = importlib.import_module("shoal.weights.store")  # it imports Ray, which takes a second

@@ -27,7 +27,6 @@ from shoal.errors import (
     ShoalTimeoutError,
     ShoalValueError,
 )
-from shoal.testing import local_cluster
 from support.dynamic_job import (
     REQUEST,
     RESPONSE,
@@ -86,12 +85,6 @@ class Job:
     def silent(self):
         """Whether no request waits."""
         return all(channel.empty(REQUEST) for channel in [*self.rollouts, self.actor])
-
-
-@pytest.fixture
-def cluster():
-    with local_cluster() as made:
-        yield made
 
 
 def test_worked_example_message_by_message(cluster):

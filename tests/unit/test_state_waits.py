@@ -20,12 +20,9 @@ NO_LIMIT = Deadline(math.inf)
 
 
 @pytest.fixture(autouse=True)
-def page(tmp_path, monkeypatch):
+def page(page_folder):
     """This process is a worker of a job."""
-    monkeypatch.setenv("SHOAL_SHM_DIR", str(tmp_path))
     show_process("job", "actor:0", 0)
-    yield
-    hide_process()
 
 
 @pytest.fixture

@@ -136,12 +136,6 @@ class Asynchronous(Worker):
 
 
 @pytest.fixture
-def cluster():
-    with local_cluster() as made:
-        yield made
-
-
-@pytest.fixture
 def counters(cluster):
     """A group of two ranks."""
     return Counter.create_group().launch(cluster, TWO, name="counters")

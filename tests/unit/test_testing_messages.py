@@ -97,12 +97,6 @@ class Peer(Worker):
 
 
 @pytest.fixture
-def cluster():
-    with local_cluster() as made:
-        yield made
-
-
-@pytest.fixture
 def peers(cluster):
     return Peer.create_group().launch(cluster, TWO, name="peers")
 

@@ -10,7 +10,6 @@ from ray.exceptions import RayActorError
 from shoal import Channel, Worker
 from shoal.bootstrap.failure import Failure
 from shoal.errors import GeneratorMethodError
-from shoal.testing import local_cluster
 from shoal.testing.actors import LocalRef
 from shoal.worker.failures import GroupCall
 from support.log_lines import once_logged
@@ -39,12 +38,6 @@ class Asynchronous(Worker):
 
     async def warns(self):
         return self.value
-
-
-@pytest.fixture
-def cluster():
-    with local_cluster() as made:
-        yield made
 
 
 @pytest.mark.parametrize("method", ["numbers", "timed"])
