@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from shoal.context import describe_self, env_var
@@ -20,9 +21,11 @@ from shoal.long_wait_hooks import remarks_on, report_hang
 from shoal.state import Activity, PageEntry, begin_wait
 
 __all__ = [
+    "TIMING",
     "Deadline",
     "LongWait",
     "WaitObserver",
+    "WaitTiming",
     "default_timeout",
     "expect_event",
     "hang_limit",
@@ -30,14 +33,27 @@ __all__ = [
 ]
 
 _FALLBACK_S = 10_800.0
-_SHOWN_AFTER_S = 0.1
-_PEERS_EVERY_S = 1.0
-"""Seconds between two looks at the peers of an asynchronous operation."""
-_FIRST_LOGS_S = (10.0, 60.0)
-_THEN_EVERY_S = 600.0
-_HANG_S = 300.0
 
 _log = logging.getLogger("shoal")
+
+
+@dataclass(frozen=True)
+class WaitTiming:
+    """Seconds after which a wait is shown and logged. A test replaces `TIMING`."""
+
+    shown_after_s: float = 0.1
+    """Before a wait is on the state page of its process."""
+    peers_every_s: float = 1.0
+    """Between two looks at the peers of an asynchronous operation."""
+    first_logs_s: tuple[float, float] = (10.0, 60.0)
+    """Before the first two log lines about a wait."""
+    then_every_s: float = 600.0
+    """Between the further ones."""
+    hang_s: float = 300.0
+    """Before a hang is looked for."""
+
+
+TIMING = WaitTiming()
 
 
 def default_timeout() -> float:
@@ -69,7 +85,7 @@ def hang_limit() -> float:
     """
     text, name = env_var("HANG")
     try:
-        limit = float(text or _HANG_S)
+        limit = float(text or TIMING.hang_s)
     except ValueError:
         limit = math.nan
     if not limit > 0:
@@ -234,7 +250,7 @@ class LongWait:
 
     def shown_in_loop(self) -> Self:
         """Let the event loop show the wait in time, where no code calls `tick`."""
-        self._show_again_in(_SHOWN_AFTER_S)
+        self._show_again_in(TIMING.shown_after_s)
         return self
 
     def _show_again_in(self, seconds: float) -> None:
@@ -242,7 +258,7 @@ class LongWait:
 
     def _show_again(self) -> None:
         self._refresh() if self._is_shown else self.show()
-        self._show_again_in(_PEERS_EVERY_S)
+        self._show_again_in(TIMING.peers_every_s)
 
     def _refresh(self) -> None:
         """Show the peers of now."""
@@ -253,18 +269,22 @@ class LongWait:
     @property
     def next_at(self) -> float:
         """Seconds of waiting at which the next line is due."""
-        if self._logged < len(_FIRST_LOGS_S):
-            return _FIRST_LOGS_S[self._logged]
-        return _THEN_EVERY_S * (self._logged - len(_FIRST_LOGS_S) + 1)
+        if self._logged < len(TIMING.first_logs_s):
+            return TIMING.first_logs_s[self._logged]
+        return TIMING.then_every_s * (self._logged - len(TIMING.first_logs_s) + 1)
 
     def step(self, at_most: float = math.inf) -> float:
         """Seconds to wait before `tick` is called again."""
         elapsed = time.monotonic() - self._start
         # Not again if no code called `tick` at that time.
-        due = _SHOWN_AFTER_S if not self._is_shown and elapsed < _SHOWN_AFTER_S else self.next_at
+        due = (
+            TIMING.shown_after_s
+            if not self._is_shown and elapsed < TIMING.shown_after_s
+            else self.next_at
+        )
         due = min(due, self._hangs_at or math.inf) - elapsed
         if self.is_work and self._is_shown:
-            due = min(due, _PEERS_EVERY_S)
+            due = min(due, TIMING.peers_every_s)
         if _observer is not None:
             due = min(due, _observer.interval)
         return max(0.0, min(due, at_most, self.deadline.remaining))
@@ -278,7 +298,9 @@ class LongWait:
         if _observer is not None:
             _observer.tick(self)
         elapsed = time.monotonic() - self._start
-        if not self._is_shown and elapsed >= _SHOWN_AFTER_S / 2:  # the first tick may come early
+        if (
+            not self._is_shown and elapsed >= TIMING.shown_after_s / 2
+        ):  # the first tick may come early
             self.show()
         else:
             self._refresh()

@@ -30,7 +30,7 @@ def invoke(folder):
     return CliRunner().invoke(app, ["gc", str(folder)])
 
 
-def test_what_a_killed_process_left_goes_and_what_is_alive_stays(tmp_path):
+def test_gc_removes_sessions_of_dead_processes_only(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", DIES, str(tmp_path)],
         capture_output=True,

@@ -139,7 +139,7 @@ def test_change_repeats_what_depends_on_it(project, changed, tools):
         (".venv/pyvenv.cfg", ["uv", "uv", "maturin"]),
     ],
 )
-def test_what_is_lost_is_made_again(project, lost, tools):
+def test_setup_makes_a_missing_file_again(project, lost, tools):
     project.calls("setup")
     (project.folder / lost).unlink()
     assert [call.split()[0] for call in project.calls("setup")] == tools

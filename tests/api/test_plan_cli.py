@@ -51,7 +51,7 @@ def test_a_plan_that_fits_exits_with_0_and_is_the_same_from_both_backends(backen
     assert from_json(done.stdout) == shoal.plan(SHORT, "8:H100/64cpu")
 
 
-def test_what_does_not_fit_exits_with_1_and_tells_all_of_it_on_stderr():
+def test_a_plan_that_does_not_fit_exits_with_1_and_names_all_problems():
     done = run("plan", PRINTED, "--nodes", "2x8")
     assert (done.returncode, done.stdout) == (1, "")
     for name in ("'a800'", "'4090'", "'robot'", "agent"):

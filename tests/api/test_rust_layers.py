@@ -72,5 +72,5 @@ def test_no_path_climbs_out_of_its_folder():
         ("use crate::Keep;\n", ["Keep"]),
     ],
 )
-def test_what_is_above_is_found(source, found):
+def test_an_import_of_a_higher_layer_is_found(source, found):
     assert violations("payload", source) == found

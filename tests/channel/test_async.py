@@ -125,7 +125,7 @@ def test_a_get_whose_item_arrives_with_the_cancellation_loses_nothing(channel, k
     assert one.empty(key)
 
 
-def test_each_item_comes_once_however_the_gets_before_it_ended(channel, key):
+def test_each_item_is_delivered_once_after_cancelled_gets(channel, key):
     one = channel()
     choice, items = random.Random(3), 150
 
@@ -207,7 +207,7 @@ def test_a_put_that_is_cancelled_is_not_in_the_channel(channel, key):
     assert one.empty(key)
 
 
-def test_what_a_dropped_work_took_goes_back(channel, key):
+def test_an_item_of_a_dropped_work_returns_to_its_key(channel, key):
     one = channel()
     one.put("a", key=key)
     work = one.get(key, async_op=True)
@@ -217,7 +217,7 @@ def test_what_a_dropped_work_took_goes_back(channel, key):
     assert one.get(key, timeout=DEADLINE_S) == "a"
 
 
-def test_what_a_dropped_work_took_goes_back_though_the_channel_was_closed(channel, key):
+def test_an_item_of_a_dropped_work_returns_to_a_closed_channel(channel, key):
     one = channel(private=True)
     one.put("a", key=key)
     work = one.get(key, async_op=True)
@@ -245,7 +245,7 @@ def test_a_dropped_put_happens(channel, key):
     assert [one.get(key, timeout=DEADLINE_S) for _ in range(2)] == [0, 1]
 
 
-def test_works_have_deadlines_of_their_own(channel, key):
+def test_each_work_has_its_own_deadline(channel, key):
     one = channel()
     late, behind = one.get(key, async_op=True, timeout=0.1), one.get(key, async_op=True)
     with pytest.raises(ShoalTimeoutError, match=r"0\.1 s"):

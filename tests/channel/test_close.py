@@ -12,7 +12,7 @@ everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indi
 
 
 @everywhere
-def test_closing_ends_every_wait_and_leaves_what_is_there(channel):
+def test_closing_ends_every_wait_and_leaves_the_items(channel):
     one = channel(maxsize=1, private=True)
     one.put("left", key="full")
     errors = []
@@ -98,7 +98,7 @@ def test_iterating_in_an_event_loop(channel):
 
 
 @everywhere
-def test_drain_takes_what_is_there_and_does_not_wait(channel, key):
+def test_drain_takes_the_items_without_waiting(channel, key):
     one = channel()
     assert one.drain(key) == []
     one.put_many(range(10), key=key)
@@ -108,7 +108,7 @@ def test_drain_takes_what_is_there_and_does_not_wait(channel, key):
 
 
 @everywhere
-def test_closing_twice_is_closing(channel):
+def test_a_second_close_does_nothing(channel):
     one = channel(private=True)
     one.close()
     one.close()

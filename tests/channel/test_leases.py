@@ -12,7 +12,7 @@ everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indi
 
 
 @everywhere
-def test_what_is_acknowledged_is_gone(channel, key):
+def test_an_acknowledged_item_is_gone(channel, key):
     one = channel()
     one.put("a", key=key)
     lease = one.get(key, lease=True)
@@ -25,7 +25,7 @@ def test_what_is_acknowledged_is_gone(channel, key):
 
 
 @everywhere
-def test_what_is_given_back_comes_again_at_the_end(channel, key):
+def test_an_item_given_back_returns_to_the_end_of_its_queue(channel, key):
     one = channel()
     one.put_many(["a", "b"], [3, 4], key=key)
     lease = one.get(key, lease=True)
@@ -43,7 +43,7 @@ def test_what_is_given_back_comes_again_at_the_end(channel, key):
 
 
 @everywhere
-def test_what_is_given_back_has_the_weight_that_it_had(channel, key):
+def test_an_item_given_back_keeps_its_weight(channel, key):
     one = channel()
     one.put("a", 7, key=key)
     one.get(key, lease=True).give_back()
@@ -97,7 +97,7 @@ def test_giving_back_wakes_a_waiting_get(channel, key):
 
 
 @everywhere
-def test_a_closed_channel_still_takes_back_what_was_on_lease(channel, key):
+def test_a_closed_channel_takes_back_leased_items(channel, key):
     one = channel(private=True)
     one.put_many(["a", "b"], key=key)
     lease = one.get(key, lease=True)

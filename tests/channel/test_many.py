@@ -24,7 +24,7 @@ def test_many_are_put_and_taken_in_order(channel, key):
 
 
 @everywhere
-def test_more_than_one_message_carries_arrive_whole(channel, key):
+def test_put_many_of_more_items_than_one_message_holds_arrives_whole(channel, key):
     one = channel()
     one.put_many(range(5000), key=key)
     got = []
@@ -63,7 +63,7 @@ def test_put_many_goes_on_as_there_is_room(channel, key):
 
 
 @pytest.mark.parametrize("transport", ["shm"], indirect=True)
-def test_put_many_that_waits_for_long_counts_what_it_put_before(channel):
+def test_a_long_put_many_counts_the_items_put_before(channel):
     one = channel(maxsize=3, private=True)
     one.put("opens the queue")
     one.get()
@@ -77,7 +77,7 @@ def test_put_many_that_waits_for_long_counts_what_it_put_before(channel):
 
 
 @pytest.mark.parametrize("transport", ["shm"], indirect=True)
-def test_get_many_that_waits_for_long_takes_what_comes(channel, key):
+def test_a_long_get_many_takes_new_items(channel, key):
     one = channel()
     one.put("opens the queue", key=key)
     one.get(key)
@@ -88,7 +88,7 @@ def test_get_many_that_waits_for_long_takes_what_comes(channel, key):
 
 
 @on_the_wire
-def test_put_many_stops_at_what_cannot_be_sent_or_before_all(channel, key):
+def test_put_many_stops_at_an_item_that_cannot_be_pickled(channel, key):
     one = channel()
     with pytest.raises(ShoalValueError, match="cannot be sent") as caught:
         one.put_many(["a", "b", threading.Lock(), "c"], key=key)
@@ -167,14 +167,14 @@ def test_a_batch_that_does_not_come_leaves_all_in_the_channel(channel, key):
 
 
 @everywhere
-def test_a_full_key_gives_a_batch_what_it_has(channel, key):
+def test_a_batch_takes_all_items_of_a_full_key(channel, key):
     one = channel(maxsize=3)
     one.put_many("abc", [1, 1, 1], key=key)
     assert one.get_batch(100, key, timeout=DEADLINE_S) == ["a", "b", "c"]
 
 
 @everywhere
-def test_a_key_that_becomes_full_gives_a_waiting_batch_what_it_has(channel, key):
+def test_a_waiting_batch_takes_all_items_once_its_key_is_full(channel, key):
     one = channel(maxsize=3)
     pending = one.get_batch(100, key, async_op=True)
     for n in range(3):
@@ -184,7 +184,7 @@ def test_a_key_that_becomes_full_gives_a_waiting_batch_what_it_has(channel, key)
 
 
 @everywhere
-def test_min_weight_will_do_after_the_linger_and_not_before(channel, key):
+def test_min_weight_is_enough_only_after_the_linger(channel, key):
     one = channel()
     one.put_many("ab", [1, 1], key=key)
     start = time.monotonic()
@@ -200,7 +200,7 @@ def test_min_weight_will_do_after_the_linger_and_not_before(channel, key):
 
 
 @everywhere
-def test_min_weight_alone_does_at_once_and_linger_alone_takes_any(channel, key):
+def test_min_weight_without_linger_needs_no_wait(channel, key):
     one = channel()
     one.put_many("ab", [1, 1], key=key)
     assert one.get_batch(5, key, min_weight=1) == ["a", "b"]

@@ -40,7 +40,7 @@ def emptied(channel):
         one.drain(key)
 
 
-def test_what_can_never_fit_is_an_error_at_once_even_where_puts_wait(emptied, key):
+def test_an_item_that_never_fits_fails_at_once_where_puts_wait(emptied, key):
     one = emptied(key)
     with pytest.raises(ChannelMemoryError, match="never fits"):
         one.put(block(2 * BOUND), key=key)
@@ -78,7 +78,7 @@ def test_spilling_goes_on_on_disk_in_order(emptied, key):
         assert (item.size, int(item.min()), int(item.max())) == (MB, n, n)
 
 
-def test_what_is_dropped_for_its_number_gives_its_memory_back(emptied, key):
+def test_items_dropped_by_the_policy_free_their_memory(emptied, key):
     one = emptied(key, maxsize=2, policy="drop_oldest")
     for n in range(12):
         one.put(block(value=n), key=key, timeout=DEADLINE_S)

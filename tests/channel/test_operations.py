@@ -162,7 +162,7 @@ class Level(enum.IntEnum):
     LOW = 1
 
 
-def test_none_is_a_key_and_an_item(channel):
+def test_none_may_be_a_key_or_an_item(channel):
     one = channel(private=True)
     one.put(None, key=None)
     one.put("other")
@@ -182,7 +182,7 @@ def test_keys_that_are_equal_are_one_queue(channel, key):
     assert one.get((key, -0.0), timeout=DEADLINE_S) == "0"
 
 
-def test_what_cannot_be_sent_is_refused_and_what_cannot_be_rebuilt_is_named(channel, key):
+def test_an_item_that_cannot_be_pickled_or_rebuilt_is_an_error(channel, key):
     one = channel()
     with pytest.raises(ShoalValueError, match="cannot be sent"):
         one.put(threading.Lock(), key=key)

@@ -113,7 +113,7 @@ def test_drop_oldest_keeps_the_newest_in_order(channel, key):
 
 
 @everywhere
-def test_keep_latest_drops_all_that_the_key_holds(channel, key):
+def test_keep_latest_drops_every_earlier_item(channel, key):
     one = channel(maxsize=3, policy="keep_latest")
     one.put_many([0, 1, 2], key=key)
     one.put(3, key=key)
@@ -123,7 +123,7 @@ def test_keep_latest_drops_all_that_the_key_holds(channel, key):
 
 
 @everywhere
-def test_what_drops_never_waits_and_never_loses_the_newest(channel, key):
+def test_a_policy_that_drops_never_waits_and_keeps_the_newest_item(channel, key):
     one = channel(maxsize=1, policy="keep_latest")
 
     def produce(me):

@@ -10,7 +10,6 @@ import time
 
 import pytest
 
-from shoal import deadline
 from shoal.errors import (
     ChannelClosed,
     ChannelFull,
@@ -143,8 +142,8 @@ def test_memory_is_waited_for_and_comes_back(channel, key):
 
 
 @shared
-def test_a_long_wait_for_memory_is_logged(channel, key, caplog, monkeypatch):
-    monkeypatch.setattr(deadline, "_FIRST_LOGS_S", (0.2, 60.0))
+def test_a_long_wait_for_memory_is_logged(channel, key, caplog, timing):
+    timing("deadline", first_logs_s=(0.2, 60.0))
     one = channel(max_bytes=4 * MB)
     kept = one.reserve(3 * MB, "u1", key=key)
     with (

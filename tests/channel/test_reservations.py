@@ -166,7 +166,7 @@ def test_reservations_among_many_items_keep_the_order(channel, key):
 
 @everywhere
 @pytest.mark.parametrize("size", [3, LARGE])
-def test_of_many_reservations_those_count_as_put_that_were(channel, key, size):
+def test_put_many_of_reservations_counts_those_that_were_put(channel, key, size):
     one = channel(maxsize=2)
     reservations = [one.reserve(size, "u1", key=key) for _ in range(3)]
     with pytest.raises(ShoalTimeoutError) as late:
@@ -263,7 +263,7 @@ REFUSED = [
 
 
 @everywhere
-def test_what_cannot_be_reserved(channel, key):
+def test_reserve_refuses_wrong_shapes_and_dtypes(channel, key):
     one = channel()
     for shape, dtype, error, text in REFUSED:
         with pytest.raises(error) as wrong:

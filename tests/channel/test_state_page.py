@@ -71,9 +71,9 @@ def test_a_get_that_times_out_is_no_longer_shown_while_its_error_is_handled(chan
         pytest.fail("it did not time out")
 
 
-def test_calls_that_do_not_wait_write_nothing(channel, key, monkeypatch):
+def test_calls_that_do_not_wait_write_nothing(channel, key, monkeypatch, timing):
     made = channel()
-    monkeypatch.setattr(deadline, "_SHOWN_AFTER_S", 60.0)  # a busy machine delays a call
+    timing("deadline", shown_after_s=60.0)  # a busy machine delays a call
     monkeypatch.setattr(deadline, "begin_wait", lambda *_, **__: pytest.fail("it was shown"))
     for n in range(10):
         made.put(n, key=key)

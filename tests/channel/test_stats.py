@@ -8,7 +8,6 @@ import time
 import numpy as np
 import pytest
 
-from shoal import deadline
 from shoal.errors import ChannelEmpty
 from support.log_lines import once_logged
 from support.processes import DEADLINE_S, until
@@ -84,8 +83,8 @@ def test_the_text_of_a_channel_lists_its_default_queue(channel):
 
 
 @everywhere
-def test_a_long_wait_names_the_waiter_and_its_peer(channel, key, caplog, monkeypatch):
-    monkeypatch.setattr(deadline, "_FIRST_LOGS_S", (0.2, 60.0))
+def test_a_long_wait_names_the_waiter_and_its_peer(channel, key, caplog, timing):
+    timing("deadline", first_logs_s=(0.2, 60.0))
     one = channel()
     with (
         caplog.at_level(logging.WARNING, "shoal"),
@@ -101,8 +100,8 @@ def test_a_long_wait_names_the_waiter_and_its_peer(channel, key, caplog, monkeyp
 
 @pytest.mark.parametrize("transport", ["shm"], indirect=True)
 @pytest.mark.parametrize("call", ["put", "put_many", "get_many"])
-def test_a_long_wait_in_the_core_is_logged(channel, key, caplog, monkeypatch, call):
-    monkeypatch.setattr(deadline, "_FIRST_LOGS_S", (0.2, 60.0))
+def test_a_long_wait_in_the_core_is_logged(channel, key, caplog, timing, call):
+    timing("deadline", first_logs_s=(0.2, 60.0))
     one = channel(maxsize=1)
     one.put("opens the queue", key=key)
     if call == "get_many":

@@ -133,7 +133,7 @@ def with_a_child_while_busy(channel, key):
 
 
 @shm
-def test_what_the_parent_has_under_way_is_not_the_childs(channel, key, peers):
+def test_a_forked_child_does_not_get_the_pending_items_of_its_parent(channel, key, peers):
     assert peers.run(0, with_a_child_while_busy, channel(), key) == ("0", "for the parent")
 
 
@@ -161,7 +161,7 @@ def test_a_child_is_told_that_it_cannot_ask_where_the_actor_is(channel, key):
 
 
 @shm
-def test_what_a_child_had_on_lease_comes_back_when_it_ends(channel, key):
+def test_leases_of_a_forked_child_return_when_it_ends(channel, key):
     one = channel()
     one.put("a", key=key)
     assert in_a_child(lambda: one.get(key, lease=True).value) == "'a'"

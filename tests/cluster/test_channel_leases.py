@@ -27,7 +27,7 @@ def hold(channel, key, items):
     return len(held)
 
 
-def test_what_a_killed_process_had_on_lease_is_delivered_again(channel, key, victims):
+def test_leases_of_a_killed_process_are_delivered_again(channel, key, victims):
     one = channel()
     one.put_many(range(4), key=key)
     victim = victims.hire()
@@ -56,7 +56,7 @@ def put(channel, key, item):
     channel.put(item, key=key)
 
 
-def test_what_is_on_lease_when_the_actor_dies_is_not_lost(channel, key, transport):
+def test_leased_items_survive_the_death_of_the_actor(channel, key, transport):
     one = channel(private=True)
     one.put_many(["a", "b"], key=key)
     lease = one.get(key, lease=True)

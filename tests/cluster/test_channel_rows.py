@@ -13,7 +13,6 @@ from shoal import Channel, Worker, _backend
 from shoal.errors import (
     ChannelDecodeError,
     ChannelExistsError,
-    ChannelFull,
     ShoalTimeoutError,
 )
 from support.channel_peers import Peers, pid_of_actor
@@ -43,33 +42,6 @@ def test_a_put_that_never_arrives_blocks_no_other(channel, key, victims):
     victims.kill(victim)
     for _ in range(3):
         assert one.get((key, "A"), timeout=5.0)[0] == 1
-
-
-def refused(channel, key):
-    try:
-        channel.put_nowait("b", key=key)
-    except ChannelFull as error:
-        first = str(error)
-    else:
-        return None
-    try:
-        channel.put("c", key=key, async_op=True, timeout=0.1).wait()
-    except ShoalTimeoutError as error:
-        return first, str(error)
-    return None
-
-
-@pytest.mark.nightly
-def test_errors_of_puts_reach_the_worker_that_called_and_later_puts_go_on(channel, key, peers):
-    one = channel(maxsize=1)
-    one.put("a", key=key)
-    first, second = peers.run(0, refused, one, key)
-    assert first.startswith("channel-peers:0")
-    assert "no room" in first
-    assert "no room" in second
-    assert one.get(key) == "a"
-    peers.run(0, Channel.put, one, "d", 0, key)
-    assert one.drain(key) == ["d"]
 
 
 class Unreadable:
@@ -178,7 +150,7 @@ def test_waiting_costs_no_cpu_and_no_threads(channel, key, transport):
 
 
 @pytest.mark.nightly
-def test_what_was_put_outlives_its_producer_and_its_actor(channel, key, victims):
+def test_items_outlive_their_producer_and_their_actor(channel, key, victims):
     one = channel(private=True)
     victim = victims.hire()
     ray.get(victims.run(victim, put_all, one, key, 50), timeout=DEADLINE_S)

@@ -194,7 +194,7 @@ with Cluster(num_nodes=1):
     assert "holds of the second job" in log
 
 
-def test_what_a_driver_is_told_when_it_cannot_have_a_cluster(tmp_path):
+def test_a_driver_without_a_cluster_gets_an_error_with_the_reason(tmp_path):
     code, log = run(
         tmp_path,
         """

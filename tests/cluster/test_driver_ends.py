@@ -194,7 +194,7 @@ group.fail().wait()
 
 
 @pytest.mark.nightly
-def test_what_a_handler_of_a_signal_raises_comes_out_of_every_call(driver):
+def test_every_call_raises_the_exception_of_a_signal_handler(driver):
     one = driver(
         """
 import asyncio, threading

@@ -62,10 +62,6 @@ class Coroutines(Worker):
     async def free(self):
         self.event.set()
 
-    @Worker.timer
-    async def nap(self):
-        await asyncio.sleep(0.02)
-
     def plain(self):
         return self._rank
 
@@ -218,11 +214,6 @@ def test_a_timer_named_like_the_method_is_its_duration_and_is_taken(pair):
     assert pair.pop_execution_times().wait() == [{}, {}]
 
 
-def test_a_timer_that_was_not_used(pair):
-    with pytest.raises(ShoalValueError, match="Timer 'never' has not been recorded"):
-        pair.execute_on(0).pop_execution_time("never").wait()
-
-
 def test_a_group_can_be_given_to_a_worker(pair, launch):
     assert launch(Echo).total(pair).wait() == [1]
 
@@ -250,10 +241,6 @@ def test_coroutine_methods_run_side_by_side(coroutines):
     assert not held.done()
     coroutines.free().wait(20)
     assert held.wait(20) == [0]
-
-
-def test_coroutine_methods_are_timed(coroutines):
-    assert 0.02 <= coroutines.nap().consume_duration() < 5
 
 
 @pytest.mark.nightly

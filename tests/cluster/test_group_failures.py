@@ -16,7 +16,6 @@ from shoal import NodePlacementStrategy, Worker, _backend
 from shoal.errors import (
     LaunchError,
     PeerLostError,
-    RemoteError,
     ShoalValueError,
     WorkerGroupError,
 )
@@ -50,9 +49,6 @@ class Fails(Worker):
     def fail(self, message="no"):
         raise KeyError(message)
 
-    def fail_with_code(self):
-        raise CodeError(7, hint="turn it off")
-
     def fail_with_lock(self):
         raise LockError
 
@@ -70,10 +66,6 @@ class Fails(Worker):
             raise ValueError(f"rank {rank}")
         time.sleep(then)
         return self._rank
-
-    def fail_in_turn(self):
-        time.sleep(0.2 * (2 - self._rank))
-        raise ValueError(f"rank {self._rank}")
 
     def sleep(self, seconds):
         time.sleep(seconds)
@@ -129,24 +121,6 @@ def test_the_worker_lives_on(one):
     assert one.pid().wait(20) == [pid]
 
 
-def test_an_error_with_a_constructor_of_its_own(one):
-    with pytest.raises(CodeError, match="code 7: turn it off") as info:
-        one.fail_with_code().wait()
-    assert info.value.code == 7
-
-
-def test_an_error_that_cannot_be_pickled(one):
-    with pytest.raises(RemoteError, match="LockError: it holds a lock") as info:
-        one.fail_with_lock().wait()
-    assert info.value.type_name.endswith("LockError")
-    assert "in fail_with_lock" in info.value.traceback_text
-
-
-def test_sys_exit_in_a_method(one):
-    with pytest.raises(RuntimeError, match=r"the worker called sys\.exit\(5\)"):
-        one.exit().wait()
-
-
 @pytest.mark.nightly
 def test_sigterm_ends_a_busy_worker(launch):
     group = launch(Fails, name="ended")
@@ -198,13 +172,6 @@ def test_one_rank_of_two(pair):
     assert pair.rank().wait() == [0, 1]
 
 
-def test_both_ranks_first_cause_first(pair):
-    with pytest.raises(WorkerGroupError, match="first on rank 1: ValueError: rank 1") as info:
-        pair.fail_in_turn().wait()
-    assert info.value.ranks == (1, 0)
-    assert [str(e) for e in info.value.exceptions] == ["rank 1", "rank 0"]
-
-
 @pytest.mark.nightly
 def test_ranks_that_still_run_get_two_seconds_and_are_named(pair):
     start = time.monotonic()
@@ -245,35 +212,12 @@ def test_all_waits_for_all(pair):
     assert "still ran" not in str(info.value)
 
 
-def test_async_wait_raises_the_same(pair):
-    with pytest.raises(WorkerGroupError) as info:
-        asyncio.run(pair.fail_on(1).async_wait())
-    assert info.value.ranks == (1,)
-
-
 def test_a_failure_without_a_waiter_is_logged(pair, caplog):
     with caplog.at_level(logging.ERROR, "shoal"):
         pair.fail("unseen")
         wait_for_log(caplog, "pair.fail failed on rank 0 (pair:0): KeyError: 'unseen' (")
         wait_for_log(caplog, "pair.fail failed on rank 1 (pair:1): KeyError: 'unseen' (")
     assert caplog.text.count("Traceback (most recent call last)") == 1
-
-
-def test_a_failure_is_logged_while_the_driver_holds_its_handle(pair, one, caplog):
-    with caplog.at_level(logging.ERROR, "shoal"):
-        result = pair.fail("held")
-        assert one.sleep(0).wait() == [None]  # the driver waits for another group
-        wait_for_log(caplog, "pair.fail failed on rank 1 (pair:1): KeyError: 'held' (")
-    with pytest.raises(WorkerGroupError):
-        result.wait()
-
-
-def test_a_failure_that_only_done_has_seen_is_logged(pair, caplog):
-    with caplog.at_level(logging.ERROR, "shoal"):
-        result = pair.fail("seen by done")
-        while not result.done():
-            time.sleep(0.05)
-        wait_for_log(caplog, "pair.fail failed on rank 1 (pair:1): KeyError: 'seen by done' (")
 
 
 @pytest.mark.nightly

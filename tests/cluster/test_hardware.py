@@ -14,23 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from support.acme import add_acme_devices
+
 pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(280)]
 
-# A vendor with eight devices, of which the node may use four, in the node's own order.
-MODULE = """
-from shoal.hardware import AcceleratorManager
-from shoal.hardware.accelerators import Device, Restrictions
-
-def register():
-    @AcceleratorManager.register_manager("ACME")
-    class AcmeManager(AcceleratorManager):
-        RESTRICTIONS = Restrictions("ACME_VISIBLE_DEVICES")
+# Further members of the class of the vendor.
+MORE = """
         NOT_SET_BY_RAY = ("ACME_NOT_SET_BY_RAY",)
-        CCL_BACKEND, CCL_IFNAME, TORCH_DEVICE = "accl", "ACCL_IFNAME", "acme"
-
-        @classmethod
-        def ask(cls):
-            return [Device("A1", index=i) for i in range(8)]
 
         @classmethod
         def worker_env(cls):
@@ -148,13 +138,11 @@ def other_python(tmp_path_factory):
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory, other_python, ray_tmpdir):
     folder = tmp_path_factory.mktemp("acme")
-    (folder / "acme_devices.py").write_text(MODULE)
     (folder / "driver.py").write_text(DRIVER)
     (folder / "nsys").write_text(NSYS)
     (folder / "nsys").chmod(0o755)
-    env = dict(os.environ) | {
-        "PYTHONPATH": str(folder),
-        "SHOAL_EXT_MODULE": "acme_devices",
+    env = dict(os.environ) | add_acme_devices(folder, 8, MORE)
+    env |= {  # of the eight devices, the node may use four, in its own order
         "ACME_VISIBLE_DEVICES": "7,5,3,1",
         "OTHER_PYTHON": other_python,
         "PATH": f"{folder}:/usr/bin:/bin",
@@ -217,7 +205,7 @@ def test_all_variables_of_a_worker_with_hardware(seen):
         assert worker["env"]["CLUSTER_NAMESPACE"] == "shoal"
 
 
-def test_what_a_worker_knows_of_its_hardware(seen):
+def test_a_worker_knows_its_hardware(seen):
     for rank, worker in enumerate(seen["actor"]):
         ranks = [[0], [1], [2, 3]][rank]
         assert worker["infos"] == [{"type": "Accelerator", "model": "ACME:A1"}] * len(ranks)
@@ -259,7 +247,7 @@ def test_a_group_that_ignores_hardware_has_its_own_variables_and_interpreter(see
         assert Path(worker["executable"]) != Path(other_python)
 
 
-def test_what_is_wrong_on_a_node_ends_the_bring_up_before_anything_starts(seen):
+def test_problems_of_a_node_end_the_bring_up_before_any_actor_starts(seen):
     head, robot, interpreter = seen["problems"].splitlines()
     assert head == "the nodes are not as the job needs them, 2 problems:"
     # (It depends on this machine whether the package, the arm or a camera is missing.)

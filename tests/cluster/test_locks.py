@@ -1,4 +1,7 @@
-"""Locks of workers on Ray: the order, deaths of holders and waiting workers, ports, liveness.
+"""Locks of workers on Ray: deaths of holders and waiting workers, their ports and liveness.
+
+`tests/unit/test_locks.py` and `tests/unit/test_testing_locks.py` show the order, the counting, the
+deadlines and the cancellation.
 
 The workers need accelerators, which a module registers before Ray starts. So a separate driver
 program runs every step and prints its observations.
@@ -11,28 +14,15 @@ import sys
 
 import pytest
 
+from support.acme import add_acme_devices
+
 pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(200)]
 
-MODULE = """
-from shoal.hardware import AcceleratorManager
-from shoal.hardware.accelerators import Device, Restrictions
-
-def register():
-    @AcceleratorManager.register_manager("ACME")
-    class AcmeManager(AcceleratorManager):
-        RESTRICTIONS = Restrictions("ACME_VISIBLE_DEVICES")
-        CCL_BACKEND, CCL_IFNAME, TORCH_DEVICE = "accl", "ACCL_IFNAME", "acme"
-
-        @classmethod
-        def ask(cls):
-            return [Device("A1", index=i) for i in range(2)]
-"""
-
 DRIVER = """
-import asyncio, json, os, signal, subprocess, sys, time
+import json, os, signal, sys, time
 from shoal import Cluster, FlexiblePlacementStrategy, Worker, WorkerAddress
 from shoal.errors import ShoalError, ShoalTimeoutError
-from shoal.manager import Caller, DeviceLockManager, PortLockManager, WorkerManager
+from shoal.manager import Caller, DeviceLockManager, WorkerManager
 from shoal.worker import PortLock
 
 SEEN = {}
@@ -40,12 +30,9 @@ SEEN = {}
 class Locks(Worker):
     def take(self, timeout=None):
         self.device_lock.acquire(timeout=timeout)
-        return time.monotonic()
 
     def give(self):
-        now = time.monotonic()
         self.device_lock.release()
-        return now
 
     def try_to_take(self, timeout):
         try:
@@ -53,17 +40,8 @@ class Locks(Worker):
         except ShoalError as error:
             return type(error).__name__, str(error)
 
-    def give_wrongly(self):
-        try:
-            DeviceLockManager.get_proxy().release_devices(self.worker_address, [0])
-        except RuntimeError as error:
-            return type(error).__name__, str(error)
-
     def pid(self):
         return os.getpid()
-
-    def ports(self):
-        return [self.acquire_free_port() for _ in range(20)] + [self.worker_info.node_port]
 
     def reserve(self, port):
         return PortLock(self).acquire(port)
@@ -71,40 +49,12 @@ class Locks(Worker):
     def is_alive(self, name):
         return self.check_worker_alive(name)
 
-    def fork(self):
-        reader, writer = os.pipe()
-        with self.device_lock:
-            child = os.fork()
-            if not child:
-                try:
-                    self.device_lock.release()
-                except ShoalError as error:
-                    os.write(writer, f"{type(error).__name__}: {error}".encode())
-                os._exit(0)
-            os.close(writer)
-            text = os.read(reader, 4000).decode()
-            os.waitpid(child, 0)
-        return text
-
 class AsyncLocks(Worker):
     async def take(self, timeout=None):
         await self.device_lock.async_acquire(timeout=timeout)
 
     async def give(self):
         await self.device_lock.async_release()
-
-    async def overlap(self):
-        async with self.device_lock:
-            await self.device_lock.async_acquire()
-
-    async def cancel(self):
-        task = asyncio.ensure_future(self.device_lock.async_acquire())
-        await asyncio.sleep(0.5)
-        task.cancel()
-        try:
-            await task
-        except asyncio.CancelledError:
-            return "cancelled"
 
 def on(group, rank):
     return group.execute_on(rank)
@@ -128,37 +78,7 @@ SEEN["accelerators"] = cluster.num_accelerators
 group, other = launch(Locks, "locks", 3), launch(AsyncLocks, "other")
 SEEN["pids"] = group.pid().wait(60)
 
-# Deadline, release by another worker, order.
-on(group, 0).take().wait(60)
-SEEN["late"] = on(group, 1).try_to_take(0.5).wait(60)[0]
-SEEN["not free"] = on(group, 1).try_to_take(0).wait(60)[0]
-SEEN["wrong"] = on(group, 1).give_wrongly().wait(60)[0]
-first = on(group, 2).take()
-await_request("locks:2")
-second = on(group, 1).take()
-await_request("locks:1")
-SEEN["waits"] = [first.done(), second.done()]
-given = on(group, 0).give().wait(60)[0]
-taken = first.wait(60)[0]
-SEEN["order"] = [given < taken, second.done()]
-on(group, 2).give().wait(60)
-second.wait(60)
-on(group, 1).give().wait(60)
-
-# Counting and cancellation in coroutines.
-other.overlap().wait(60)
-SEEN["counted"] = on(group, 0).try_to_take(0).wait(60)[0][0]
-SEEN["cancelled"] = None
-other.give().wait(60)
-on(group, 0).take().wait(60)
-SEEN["cancelled"] = other.cancel().wait(60)
-on(group, 0).give().wait(60)
-SEEN["free after the cancellation"] = on(group, 0).try_to_take(5).wait(60)
-on(group, 0).give().wait(60)
-
-# Forks, ports, liveness.
-SEEN["fork"] = on(group, 0).fork().wait(60)[0]
-SEEN["ports"] = group.ports().wait(60)
+# Ports and liveness.
 SEEN["reserved"] = [on(group, rank).reserve(5000).wait(60)[0] for rank in (0, 1)]
 SEEN["alive"] = [on(group, 0).is_alive(n).wait(60)[0] for n in ("other:0", "other:1", "nobody:0")]
 
@@ -193,10 +113,8 @@ with open(sys.argv[1], "w") as file:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory, ray_tmpdir):
     folder = tmp_path_factory.mktemp("locks")
-    (folder / "acme_devices.py").write_text(MODULE)
     (folder / "driver.py").write_text(DRIVER)
-    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "SHOAL_EXT_MODULE": "acme_devices"}
+    env = os.environ | add_acme_devices(folder, 2)
     done = subprocess.run(
         [sys.executable, str(folder / "driver.py"), str(folder / "seen.json")],
         env=env,
@@ -208,37 +126,6 @@ def seen(tmp_path_factory, ray_tmpdir):
     )
     assert done.returncode == 0, done.stdout
     return json.loads((folder / "seen.json").read_text()) | {"output": done.stdout}
-
-
-def test_the_deadline_names_the_holder_with_its_process(seen):
-    held = f"device 0 is held by locks:0 (process {seen['pids'][0]} on node 0) for "
-    name, text = seen["late"]
-    assert name == "ShoalTimeoutError"
-    start = "locks:1: acquiring the lock of device 0: not granted within 0.5 s: "
-    assert text.startswith(start + held)
-    assert seen["not free"][0] == "ShoalTimeoutError"
-
-
-def test_only_the_owner_can_release(seen):
-    name, text = seen["wrong"]
-    assert name == "LockError"
-    assert "The lock is owned by worker locks:0, but locks:1 is trying to release it." in text
-
-
-def test_workers_get_the_devices_in_the_order_in_which_they_asked(seen):
-    assert seen["waits"] == [False, False]
-    assert seen["order"] == [True, False]
-
-
-def test_takes_in_coroutines_are_counted_and_can_be_cancelled(seen):
-    assert seen["counted"] == "ShoalTimeoutError"
-    assert seen["cancelled"] == ["cancelled"]
-    assert seen["free after the cancellation"] == [None]
-
-
-def test_a_forked_child_cannot_release_the_lock(seen):
-    assert seen["fork"].startswith("TransportError: process ")
-    assert f"was forked from process {seen['pids'][0]}, which made the device" in seen["fork"]
 
 
 def test_the_death_of_the_holder_releases_the_devices(seen):
@@ -254,9 +141,7 @@ def test_a_group_that_is_started_again_gets_the_devices(seen):
     assert f"process {seen['pids'][0]} " not in text
 
 
-def test_ports_are_different_and_end_with_their_process(seen):
-    ports = [port for ports in seen["ports"] for port in ports]
-    assert len(set(ports)) == len(ports) == 3 * 21
+def test_ports_end_with_their_process(seen):
     assert seen["reserved"] == [True, False]
     assert seen["port of the dead"] is True
 

@@ -135,7 +135,7 @@ with Cluster(num_nodes=2) as cluster:
     print("afterwards", taking.wait(), giving.wait(), flush=True)
     pid = on(3, "pid").wait()[0]
     waiting = on(1, "wait_for", 3, 60)
-    time.sleep(2)
+    time.sleep(2)  # the receive waits when its sender dies
     on(2, "kill", pid)
     print("lost", waiting.wait(), flush=True)
     print("cut now", flush=True)

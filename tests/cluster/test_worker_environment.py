@@ -191,7 +191,7 @@ def test_torch_distributed_meets_by_the_variables(launch):
     assert launch(Torch, ranks=2).total().wait(60) == [3.0, 3.0]
 
 
-def test_what_the_driver_sets_after_ray_started_reaches_workers(launch, monkeypatch):
+def test_variables_set_by_the_driver_after_ray_started_reach_workers(launch, monkeypatch):
     monkeypatch.setenv("SET_BY_THE_DRIVER", "late")
     monkeypatch.setenv("SHOAL_LOG_LEVEL", "ERROR")
     (env,) = launch(Place).variables().wait()

@@ -191,7 +191,7 @@ def misuse(me):
     return found
 
 
-def test_misuse_is_an_error_at_once(trio):
+def test_wrong_arguments_of_a_broadcast_fail_at_once(trio):
     assert trio[0].run(misuse) == ["ShoalValueError"] * 3
 
 
@@ -215,7 +215,7 @@ def take_part_async(me, count, timeout=30):
 
 
 @pytest.mark.nightly
-def test_a_member_that_comes_late_is_waited_for_and_one_that_does_not_is_named(crew):
+def test_a_broadcast_waits_for_late_members_and_names_missing_ones(crew):
     a, b = crew.member("a:0"), crew.member("b:0")
     a.begin(take_part, 1, ALL, 0.5)
     b.begin(take_part, None, ALL, 0.5)
@@ -231,7 +231,7 @@ def test_a_member_that_comes_late_is_waited_for_and_one_that_does_not_is_named(c
 
 
 @pytest.mark.parametrize("nbytes", [10, 2**20], ids=["small", "large"])
-def test_the_death_of_a_member_is_no_loss_for_the_others(crew, nbytes):
+def test_the_other_members_receive_although_one_member_died(crew, nbytes):
     a, b, c = (crew.member(f"{name}:0") for name in NAMES)
     assert [name for name, _ in together([a, b, c], take_part, b"x")] == ["received"] * 3
     c.kill()
@@ -256,7 +256,7 @@ def test_the_death_of_the_source_ends_all_that_wait_for_it(crew):
 
 
 @pytest.mark.nightly
-def test_a_source_that_dies_after_it_gave_is_received_from(crew):
+def test_a_broadcast_arrives_although_its_source_died_after_sending(crew):
     a, b, c = (crew.member(f"{name}:0") for name in NAMES)
     assert [name for name, _ in together([a, b, c], take_part, b"x")] == ["received"] * 3
     for size in (10, 2**20):

@@ -36,7 +36,7 @@ def attempts_at_an_absent_peer(me):
 
 
 @pytest.mark.nightly
-def test_a_peer_that_never_comes(crew):
+def test_a_missing_peer_ends_the_call_at_its_deadline(crew):
     found = crew.member("a:0").run(attempts_at_an_absent_peer)
     assert [name for name, _ in found] == ["ShoalTimeoutError"] * 8
     assert all("nobody:3" in text for _, text in found)
@@ -87,7 +87,7 @@ def contact(me):
 
 
 @pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
-def test_what_a_sender_sent_before_it_died_arrives_and_then_its_death(crew, async_op):
+def test_messages_of_a_dead_sender_arrive_before_the_error_of_its_death(crew, async_op):
     a, b = crew.member("a:0"), crew.member("b:0")
     a.run(send_some, 10, async_op)
     a.kill()
@@ -175,7 +175,7 @@ def notice(me, async_op):
 
 
 @pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
-def test_what_was_sent_to_a_receiver_that_died_is_freed(crew, async_op):
+def test_the_memory_of_messages_to_a_dead_receiver_is_freed(crew, async_op):
     a, b = crew.member("a:0"), crew.member("b:0")
     before = a.run(send_in_vain, 2**20, 8)
     b.kill()

@@ -43,14 +43,14 @@ def fork_while_busy(me, peer):
 
 def answer_a_fork(me, peer):
     found = [me.recv(peer, 0, timeout=60) for _ in range(20)]
-    time.sleep(2)
+    time.sleep(2)  # the other worker and its child wait meanwhile
     for number in range(3):
         me.send(number, peer, 0)
     return found
 
 
 @pytest.mark.parametrize("transport", ["shm", "torch"])
-def test_a_child_never_hangs_nor_disturbs_its_parent(nursery, transport):
+def test_a_forked_child_neither_hangs_nor_disturbs_its_parent(nursery, transport):
     environment = {} if transport == "shm" else {"SHOAL_TRANSPORT": transport}
     with Crew(nursery, **environment) as crew:
         a, b = crew.member("a:0"), crew.member("b:0")
@@ -151,7 +151,7 @@ def take_part(me):
     me.broadcast(None, [("a", 0), ("b", 0), ("c", 0)], src=("a", 0), timeout=30)
 
 
-def test_nothing_is_left_after_kills_once_memory_is_collected(nursery, folder):
+def test_killed_processes_leave_no_memory_after_collection(nursery, folder):
     with Crew(nursery, SHOAL_SHM_DIR=str(folder)) as crew:
         members = [crew.member(f"{name}:0") for name in "abc"]
         for member in members[1:]:

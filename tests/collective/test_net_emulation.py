@@ -114,7 +114,7 @@ def recv_huge(me):
     return time.monotonic() - sent, len(value)
 
 
-def test_a_message_that_no_queue_can_hold(pair, transport):
+def test_a_message_larger_than_the_queue_is_delayed_too(pair, transport):
     if transport != "shm":
         pytest.skip("the mailboxes of a crew have no memory for it")
     a, b = pair

@@ -250,7 +250,7 @@ def send_when_told(me):
 
 
 @pytest.mark.parametrize("async_op", [False, True], ids=["recv", "async recv"])
-def test_what_a_cancelled_receive_took_comes_first(crew, async_op):
+def test_a_message_of_a_cancelled_receive_goes_to_the_next_receive(crew, async_op):
     a, b = crew.member("a:0"), crew.member("b:0")
     a.begin(send_when_told)
     assert b.run(cancel_while_it_takes, async_op) == ["first", "second"]
@@ -296,7 +296,7 @@ def send_after_a_while(me):
         me.send(number, "b", 0, async_op=True)  # dropped, but the message is sent
 
 
-def test_works_without_a_waiter(pair):
+def test_works_run_without_a_waiter(pair):
     a, b = pair
     b.begin(dropped)
     a.run(send_after_a_while)

@@ -144,7 +144,7 @@ def recv_all(me, make, way):
     [("sync", way) for way in WAYS] + [("async", way) for way in WAYS] + [("asyncio", "asyncio")],
 )
 @pytest.mark.parametrize("make", [payloads, dtypes], ids=lambda make: make.__name__)
-def test_what_is_sent_is_what_comes(pair, make, sends, receives):
+def test_every_kind_of_message_arrives_unchanged(pair, make, sends, receives):
     a, b = pair
     a.begin(send_all, make, sends)
     b.begin(recv_all, make, receives)
@@ -224,7 +224,7 @@ def send_big_async(me, sizes):
         work.wait(timeout=60)
 
 
-def test_what_is_too_large_for_the_queue_keeps_its_place_when_sent_asynchronously(pair):
+def test_asynchronous_messages_larger_than_the_queue_keep_their_order(pair):
     a, b = pair
     sizes = [10, 66 * 2**20, 20, 66 * 2**20]
     a.begin(send_big_async, sizes)
@@ -393,7 +393,7 @@ def recv_one(me):
     return me.recv("a", 0, timeout=30)
 
 
-def test_what_cannot_be_pickled_is_an_error_of_its_sender_alone(pair):
+def test_an_object_that_cannot_be_pickled_fails_only_its_sender(pair):
     a, b = pair
     b.begin(recv_one)
     assert a.run(send_what_cannot_be) == ["ShoalValueError", "ShoalValueError"]

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 def soon(me, call):
     """Run a call with a short time before its first log line; return the lines."""
-    deadline._FIRST_LOGS_S = (1.2, 60.0)
+    deadline.TIMING = deadline.WaitTiming(first_logs_s=(1.2, 60.0))
     waits._NOTE_AFTER_S = 0.2
     lines = []
     handler = logging.Handler()
@@ -106,7 +106,7 @@ def test_a_source_without_room_names_the_members_that_do_not_take_part(crew):
 
 def idle(me):
     work = me.recv("a", 0, async_op=True)
-    time.sleep(2)
+    time.sleep(2)  # longer than the 1.2 s before the first log line
     assert not work.done()
     work.cancel()
 

@@ -48,7 +48,7 @@ def test_times_are_means_of_the_ranks_with_the_rest_named():
     assert ["idle,", "and", "the", "rest", "2.00", "20%"] in rows
 
 
-def test_what_one_rank_does_for_all_is_shared_among_them():
+def test_time_of_one_rank_is_averaged_over_all_ranks():
     times = {"actor": [{"send weights": 1.0, "learn": 4.0}, {"learn": 4.0}]}
     rows = [line.replace("│", " ").split() for line in show(times_table(times, 10.0)).splitlines()]
     assert ["send", "weights", "0.50", "5%"] in rows

@@ -119,7 +119,7 @@ def simulated(seed):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_a_queue_does_is_accepted_and_what_it_does_not_is_found(seed):
+def test_the_checker_accepts_real_histories_and_rejects_swapped_ones(seed):
     calls = simulated(seed)
     assert History.of(calls).violations() == []
     gets = [at for at, call in enumerate(calls) if call.what == "get"]

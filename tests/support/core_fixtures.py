@@ -1,10 +1,11 @@
 """Fixtures of `shoal.shm` and of the channel modules, as in a process that chose one core."""
 
 import importlib
+import importlib.util
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -33,11 +34,36 @@ def shm(backend, monkeypatch):
 
 
 @pytest.fixture
+def timing(monkeypatch):
+    """Change seconds of a layer for the test: `timing("channel", tick_s=0.01)`."""
+
+    def change(layer, **seconds):
+        name = "shoal.deadline" if layer == "deadline" else f"shoal.{layer}.timing"
+        module = importlib.import_module(name)
+        monkeypatch.setattr(module, "TIMING", replace(module.TIMING, **seconds))
+
+    return change
+
+
+@pytest.fixture
 def place():
     """A folder for sessions in memory, which must be empty at the end."""
     with tempfile.TemporaryDirectory(prefix="shoal-test-", dir=MEMORY) as folder:
         yield folder
         assert list(Path(folder).iterdir()) == []
+
+
+class Modules:
+    """The modules of the folders `channel` and `queues` by their names, and that of memory."""
+
+    def __init__(self, shm):
+        self.shm = shm
+
+    def __getattr__(self, name):
+        for package in ("channel", "queues"):
+            if importlib.util.find_spec(f"shoal.{package}.{name}"):
+                return importlib.import_module(f"shoal.{package}.{name}")
+        raise AttributeError(name)
 
 
 @pytest.fixture
@@ -53,30 +79,6 @@ def channel_modules(shm, place, monkeypatch):
         monkeypatch.setattr(shoal, package, importlib.import_module(f"shoal.{package}"))
     for name in names():
         monkeypatch.delitem(sys.modules, name)
-    parts = {
-        "channel": (
-            "actor",
-            "actor_calls",
-            "channel",
-            "remote",
-            "routes",
-        ),
-        "queues": (
-            "lane",
-            "leases",
-            "order",
-            "protocol",
-            "settings",
-            "shared",
-            "state_page",
-            "wait",
-        ),
-    }
-    modules = {
-        name: importlib.import_module(f"shoal.{package}.{name}")
-        for package, names_of in parts.items()
-        for name in names_of
-    }
-    yield SimpleNamespace(shm=shm, **modules)
+    yield Modules(shm)
     for name in names():
         del sys.modules[name]

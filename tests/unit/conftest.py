@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal.state import hide_process
+
 DEADLINE_S = 30
 
 
@@ -18,6 +20,13 @@ DEADLINE_S = 30
 def session(shm, place):
     with shm.Session.create(dir=place, max_bytes=64 * 2**20) as session:
         yield session
+
+
+@pytest.fixture
+def cluster():
+    """A local cluster of one node without accelerators."""
+    with importlib.import_module("shoal.testing").local_cluster() as made:
+        yield made
 
 
 @pytest.fixture
@@ -42,6 +51,18 @@ def make_weights_folder(place):
 def weights_folder(make_weights_folder):
     """A folder with weights."""
     return make_weights_folder()
+
+
+@pytest.fixture
+def nodes(place, make_weights_folder, monkeypatch):
+    """The folders of weights of two nodes; the second one follows the first."""
+    following = importlib.import_module("shoal.weights.following")
+    for name in ("_PAUSE_S", "_PATIENCE_S", "_KEPT_S"):
+        monkeypatch.setattr(following, name, 0.1)  # instead of 1, 10 and 20 s
+    made = importlib.import_module("support.weights_nodes").Nodes(place, make_weights_folder)
+    monkeypatch.setattr(following, "run_in_thread", made.start)
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -123,6 +144,36 @@ def start(backend):
     for process in started:
         process.kill()
         process.communicate(timeout=DEADLINE_S)
+
+
+@pytest.fixture
+def start_ready():
+    """Start a program, wait until it prints that it is ready, and end it with the test."""
+    programs = []
+
+    def begin(text, *arguments):
+        program = subprocess.Popen(
+            [sys.executable, "-c", text, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        programs.append(program)
+        assert program.stdout.readline() == "ready\n"
+        return program
+
+    yield begin
+    for program in programs:
+        program.kill()
+        program.communicate()
+
+
+@pytest.fixture
+def page_folder(tmp_path, monkeypatch):
+    """The folder of state pages; this process has no page before the test, and none after it."""
+    monkeypatch.setenv("SHOAL_SHM_DIR", str(tmp_path))
+    yield tmp_path
+    hide_process()
 
 
 @pytest.fixture

@@ -272,7 +272,7 @@ def test_a_job_that_does_not_recompute_log_probabilities_has_no_inference(actor_
     )
 
 
-def test_what_does_not_fit_is_told_for_each_component():
+def test_an_impossible_placement_names_each_component():
     components = {"a": {"seconds": {4: 1, 6: 1}}, "b": {"seconds": {16: 1}}}
     with pytest.raises(PlacementError) as caught:
         find_placement(table(components), 8)

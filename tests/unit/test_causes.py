@@ -74,7 +74,7 @@ def test_the_cause_says_why_a_process_does_not_answer():
     ]
 
 
-def test_a_process_that_died_in_a_call_or_is_stopped_is_a_cause_though_nobody_waits_for_it():
+def test_a_dead_or_stopped_process_is_a_cause_without_waiters():
     died = state("a:0", call("train", 1.0), status="dead")
     ended = state("a:3", status="dead")
     assert found(died, state("a:1", status="stopped"), state("a:2"), ended) == [
@@ -91,7 +91,7 @@ def test_ranks_that_are_in_one_call_are_one_cause():
     assert load.addresses == ("b:0",)
 
 
-def test_a_circle_is_named_in_its_order_with_those_that_wait_for_it():
+def test_a_circle_is_named_in_order_with_its_waiters():
     assert found(
         waits_for("a:0", "b:0"),
         waits_for("b:0", "c:0"),
@@ -109,7 +109,7 @@ def test_two_circles_are_told_apart():
     assert [addresses for _, addresses, *_ in circles] == [("b:0", "b:1"), ("a:0", "a:1")]
 
 
-def test_a_member_that_another_wait_or_call_may_free_makes_no_circle():
+def test_a_member_that_another_call_may_free_makes_no_circle():
     works = state("b:0", call("a", 1.0, wait("recv", 2.0, "a:0")), call("b", 1.0))
     assert [kind for kind, *_ in found(waits_for("a:0", "b:0"), works)] == ["working"]
     other = state("b:0", call("a", 1.0, wait("recv", 2.0, "a:0")), wait("get", 1.0))
@@ -140,7 +140,7 @@ def test_a_process_that_changes_between_two_looks_works():
     assert find_causes(later, []) == []  # both are new
 
 
-def test_a_worker_in_no_call_is_idle_whatever_waits_in_its_background():
+def test_a_worker_without_a_call_is_idle_despite_background_waits():
     background = state("b:0", wait("send", 2.0, "a:0"))
     assert [
         (kind, addresses) for kind, addresses, *_ in found(waits_for("a:0", "b:0"), background)
@@ -226,7 +226,7 @@ def test_an_empty_channel_without_a_producer_is_unused():
     assert not cause.is_final  # a process of the other node may put
 
 
-def test_who_waits_for_a_consumer_that_waits_stands_behind_what_that_one_waits_for():
+def test_a_producer_whose_consumer_waits_is_listed_behind_the_consumers_cause():
     consumer = state("b:0", call("f", 3.0, wait("recv", 4.0, "c:0")), uses="-x")
     assert found(puts("a:0", "x"), consumer, state("c:0", call("update", 1.0))) == [
         ("working", ("c:0",), ["b:0"], ("a:0",))
@@ -259,7 +259,7 @@ def test_a_circle_over_a_channel_and_a_message_is_found():
     assert found(driver("a:0"), gets("a:0", "x"), sends)[0][:2] == ("circle", ("a:0", "b:0"))
 
 
-def test_workers_that_take_further_calls_are_in_a_circle_only_if_none_can_call_them():
+def test_a_worker_that_takes_calls_is_in_a_circle_only_without_callers():
     workers = [
         state(f"a:{n}", call("step", 1.0, wait("recv", 10.0, f"a:{1 - n}")), most=2)
         for n in range(2)
@@ -275,7 +275,7 @@ def test_a_wait_that_ends_by_itself_soon_is_in_no_circle():
     assert {cause.kind for cause in find_causes(states, ends_before=250.0)} == {"waiting"}
 
 
-def test_what_one_sends_and_the_other_receives_is_no_circle():
+def test_a_sender_and_its_receiver_are_no_circle():
     for sends, receives in (
         (wait("send", 9.0, "b:0"), wait("recv", 8.0, "a:0")),
         (wait("broadcast", 9.0, "b:0", on="sending"), wait("broadcast", 8.0, "a:0")),
@@ -286,7 +286,7 @@ def test_what_one_sends_and_the_other_receives_is_no_circle():
     assert found(*both_send)[0][0] == "circle"
 
 
-def test_the_waits_of_a_stopped_process_may_have_ended_unless_it_waits_for_a_call_that_goes_on():
+def test_a_stopped_process_counts_as_waiting_only_for_a_running_call():
     stopped = state("b:0", call("f", 1.0, wait("recv", 5.0, "a:0")), status="stopped")
     assert [kind for kind, *_ in found(waits_for("a:0", "b:0"), stopped)] == ["stopped"]
     waits = wait("wait", 1.0, "a:0", on="a.step")

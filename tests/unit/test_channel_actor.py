@@ -27,7 +27,7 @@ MB = 2**20
 # A channel after its actor ended or another process replaced it.
 
 
-def test_which_actor_has_which_key_is_known_to_the_next_process(actors):
+def test_the_next_process_knows_the_actor_of_each_key(actors):
     actors.start(num_actors=2, capacity=2)
     routes = {bytes([n]): n % 2 for n in range(8)}
     assert [actors.ask("route", key, node) for key, node in routes.items()] == [0, 1] * 4
@@ -43,13 +43,13 @@ def test_more_keys_than_can_be_noted_have_actors_all_the_same(actors, channel, m
 
 
 def test_memory_is_kept_for_the_raylet_that_starts_the_next_process_and_for_no_other(
-    actors, channel, monkeypatch
+    actors, channel, monkeypatch, timing
 ):
-    monkeypatch.setattr(channel.actor, "_TICK_S", 3600)  # only this test asks
+    timing("channel", tick_s=3600)  # only this test asks
     worker = actors.start().worker
     asked = []
-    monkeypatch.setattr(worker._session, "spare", asked.append, raising=False)
-    monkeypatch.setattr(channel.actor, "_SPARE_S", 0.0)
+    worker._session.spare = asked.append
+    timing("channel", spare_s=0.0)
     worker._spare()
     assert asked == [os.getppid()]
     monkeypatch.setattr(os, "getppid", lambda: 1)  # the raylet has ended
@@ -85,9 +85,8 @@ def test_users_of_the_memory_leave_it_when_the_actor_is_gone(channel):
 
 
 @pytest.fixture
-def quick(channel, monkeypatch):
-    monkeypatch.setattr(channel.actor, "_TICK_S", 0.01)
-    monkeypatch.setattr(channel.actor, "_IDLE_S", 0.05)
+def quick(channel, timing):
+    timing("channel", tick_s=0.01, idle_s=0.05)
 
 
 @pytest.mark.usefixtures("quick")
@@ -309,7 +308,7 @@ CANNOT = rf"key 'k': a message from process {os.getpid()} cannot be rebuilt here
 
 @pytest.mark.parametrize("lease", [False, True], ids=["plain get", "lease"])
 @pytest.mark.parametrize("others", [[], ["b", "c"]], ids=["alone", "with others"])
-def test_what_cannot_be_rebuilt_is_not_delivered_again(actors, channel, others, lease):
+def test_an_item_that_cannot_be_rebuilt_is_not_delivered_again(actors, channel, others, lease):
     queues = actors.start().way("lane")
     for item in (Unloadable(), *others):
         queues.put("k", item, 0, None)
@@ -324,9 +323,7 @@ def test_what_cannot_be_rebuilt_is_not_delivered_again(actors, channel, others, 
 
 @ways
 @pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
-def test_an_item_that_ends_programs_does_not_end_the_loop_of_asynchronous_gets(
-    actors, channel, kind, error
-):
+def test_an_item_that_raises_system_exit_does_not_end_the_event_loop(actors, channel, kind, error):
     queues = actors.start().way(kind)
     get = queues.start_take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
     queues.put("k", Ends(error), 0, None)
@@ -341,7 +338,7 @@ def test_an_item_that_ends_programs_does_not_end_the_loop_of_asynchronous_gets(
 
 
 @ways
-def test_a_look_at_what_cannot_be_rebuilt_names_key_and_sender(actors, kind):
+def test_peek_at_an_item_that_cannot_be_rebuilt_names_key_and_sender(actors, kind):
     queues = actors.start().way(kind)
     for item in ("a", Unloadable()):
         queues.put("k", item, 0, None)

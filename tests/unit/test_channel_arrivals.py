@@ -21,10 +21,10 @@ SLOW_S = 0.6
 
 
 @pytest.fixture
-def quick(channel, monkeypatch):
+def quick(channel, timing):
     """Let an actor look often whether it ends, and renew leases often."""
-    monkeypatch.setattr(channel.actor, "_TICK_S", 0.01)
-    monkeypatch.setattr(channel.leases, "RENEW_S", 0.02)
+    timing("channel", tick_s=0.01)
+    timing("queues", renew_s=0.02)
 
 
 class Slow:
@@ -62,7 +62,7 @@ both_ways = pytest.mark.parametrize("how", ["sync", "async"])
 
 @both_ways
 @pytest.mark.usefixtures("quick")
-def test_what_is_rebuilt_slowly_comes_once(actors, channel, how):
+def test_an_item_that_is_rebuilt_slowly_is_delivered_once(actors, channel, how):
     queues = actors.start().way("lane")
     queues.put("k", Slow(), 0, None)
     assert take(queues, "k", channel.protocol.ONE, how) == "slow"
@@ -118,7 +118,7 @@ def test_an_item_that_arrives_for_a_dropped_work_returns_to_its_queue(channel):
 
 
 @both_ways
-def test_an_item_that_ends_programs_ends_nothing_here(actors, channel, how):
+def test_an_item_that_raises_system_exit_does_not_end_the_consumer(actors, channel, how):
     queues = actors.start().way("lane")
     queues.put("k", Exits(), 0, None)
     queues.put("k", "next", 0, None)
@@ -157,7 +157,9 @@ def get(channel):
 
 @ways
 @pytest.mark.parametrize("first", ["put", "get"])
-def test_what_no_chained_function_fetched_is_delivered_again(actors, channel, get, kind, first):
+def test_an_item_that_no_chained_function_fetched_is_delivered_again(
+    actors, channel, get, kind, first
+):
     queues = actors.start().way(kind)
     ran = threading.Event()
     if first == "put":
@@ -173,7 +175,7 @@ def test_what_no_chained_function_fetched_is_delivered_again(actors, channel, ge
 
 
 @ways
-def test_what_a_chained_function_fetched_is_taken(actors, get, kind):
+def test_an_item_that_a_chained_function_fetched_is_taken(actors, get, kind):
     queues = actors.start().way(kind)
     queues.put("k", "a", 0, None)
 

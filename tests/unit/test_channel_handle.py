@@ -75,7 +75,7 @@ def test_the_items_of_an_error_are_delivered_with_it_or_again_if_no_call_gets_it
 
 
 @ways
-def test_draining_what_cannot_be_rebuilt_is_its_error(actors, kind):
+def test_drain_of_an_item_that_cannot_be_rebuilt_raises_its_error(actors, kind):
     channel = actors.start().handle_of(kind)
     channel.put(Unloadable())
     with pytest.raises(ChannelDecodeError, match="not here"):
@@ -83,7 +83,7 @@ def test_draining_what_cannot_be_rebuilt_is_its_error(actors, kind):
     assert channel.drain() == []
 
 
-def test_draining_keeps_what_it_has_when_the_actor_is_lost(actors, monkeypatch):
+def test_draining_keeps_what_it_has_when_the_actor_is_lost(actors):
     channel = actors.start().handle_of("ray")
     channel.put_many([1, 2])
     get_many = channel.get_many
@@ -95,7 +95,7 @@ def test_draining_keeps_what_it_has_when_the_actor_is_lost(actors, monkeypatch):
         lost.append(n)
         return get_many(1, *args, **kwargs)
 
-    monkeypatch.setattr(channel, "get_many", one)
+    channel.get_many = one
     assert channel.drain() == [1]
     with pytest.raises(PeerLostError):
         channel.drain()
@@ -170,7 +170,7 @@ CALLS = {
 
 
 @everywhere
-def test_what_is_not_hashable_is_no_key_of_any_call(warm):
+def test_every_call_refuses_a_key_that_is_not_hashable(warm):
     for name, call in CALLS.items():
         with pytest.raises(ShoalTypeError, match=r"key=\[\]: a list cannot be a key"):
             pytest.fail(f"{name} returned {call(warm, [])!r}")
@@ -178,7 +178,7 @@ def test_what_is_not_hashable_is_no_key_of_any_call(warm):
 
 @ways
 @pytest.mark.parametrize("key", [10**5000, ("a", 10**5000)], ids=["int", "within"])
-def test_what_has_no_text_is_no_key(warm, key):
+def test_every_call_refuses_a_key_that_has_no_text(warm, key):
     for name, call in CALLS.items():
         with pytest.raises(
             ShoalValueError, match=r"key: an? \w+ with an integer: Exceeds the limit"
@@ -230,7 +230,7 @@ def fork(channel, monkeypatch):
     monkeypatch.setattr(_ray, "_forked_from", None)
 
 
-def test_a_child_closes_what_is_here(actors, fork):
+def test_a_forked_child_closes_a_channel_of_its_node(actors, fork):
     channel = actors.start().handle_of("shm")
     channel.put("left")
     fork()
@@ -241,7 +241,7 @@ def test_a_child_closes_what_is_here(actors, fork):
 
 
 @pytest.mark.parametrize("here", [[False, True], [True, False]])
-def test_a_child_says_that_it_did_not_close_what_is_elsewhere(actors, fork, here):
+def test_a_forked_child_cannot_close_a_channel_of_another_node(actors, fork, here):
     channel = actors.start(num_actors=2).handle_of("shm", *here)
     queues = actors.way("shm")
     fork()
@@ -251,7 +251,7 @@ def test_a_child_says_that_it_did_not_close_what_is_elsewhere(actors, fork, here
         queues.put("k", "late", 0, None)
 
 
-def test_a_child_says_that_it_did_not_delete_what_it_closed(actors, fork):
+def test_a_forked_child_cannot_delete_the_channel_that_it_closed(actors, fork):
     channel = actors.start().handle_of("shm")
     channel.put("left")
     fork()
@@ -264,7 +264,7 @@ def test_a_child_says_that_it_did_not_delete_what_it_closed(actors, fork):
 
 @everywhere
 @pytest.mark.usefixtures("fork")
-def test_to_delete_ends_it(actors, kind):
+def test_a_deleted_channel_is_ended(actors, kind):
     channel = actors.start().handle_of(kind)
     channel.put("left")
     channel.delete()

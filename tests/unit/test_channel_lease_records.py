@@ -2,14 +2,13 @@
 
 import threading
 
-from shoal.queues import leases as channel_leases
 from shoal.queues.leases import HeldLeases
 
 DEADLINE_S = 10
 
 
-def test_leases_are_renewed_although_a_call_failed(monkeypatch):
-    monkeypatch.setattr(channel_leases, "RENEW_S", 0.01)
+def test_leases_are_renewed_although_a_call_failed(timing):
+    timing("queues", renew_s=0.01)
     calls, again = [], threading.Event()
 
     async def renew(numbers):
@@ -26,8 +25,8 @@ def test_leases_are_renewed_although_a_call_failed(monkeypatch):
     assert calls[:2] == [[7], [7]]
 
 
-def test_what_an_actor_does_not_know_is_renewed_no_more(monkeypatch):
-    monkeypatch.setattr(channel_leases, "RENEW_S", 0.01)
+def test_a_lease_unknown_to_its_actor_is_no_longer_renewed(timing):
+    timing("queues", renew_s=0.01)
     calls, again = [], threading.Event()
 
     async def renew(numbers):

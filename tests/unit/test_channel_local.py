@@ -1,19 +1,19 @@
-"""Local channels (within a process), and the works that their asynchronous operations return."""
+"""Local channels (within a process), and the works that their asynchronous operations return.
+
+`tests/channel` shows for each transport, also this one, how puts and gets wait, end and are ordered.
+"""
 
 import asyncio
 import concurrent.futures
 import gc
 import pickle
 import signal
-import threading
-import time
 
 import pytest
 
 from shoal.channel import Channel, LocalChannel
 from shoal.collective import AsyncCollWork, AsyncFuncWork, AsyncRouteWork, AsyncWork
 from shoal.errors import (
-    ChannelClosed,
     ChannelEmpty,
     ChannelError,
     ChannelFull,
@@ -21,7 +21,6 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
-from support.log_lines import once_logged
 from support.processes import until
 
 
@@ -35,84 +34,6 @@ def test_items_are_passed_as_they_are(channel):
     channel.put(item)
     assert channel.is_local
     assert channel.get() is item
-
-
-def test_a_put_waits_for_a_thread_that_gets(channel):
-    channel.put(0)
-    channel.put(1)
-    timer = threading.Timer(0.2, channel.get)
-    timer.start()
-    start = time.monotonic()
-    channel.put(2, timeout=30)
-    assert time.monotonic() - start > 0.1
-    timer.join()
-    assert [channel.get(), channel.get()] == [1, 2]
-
-
-@pytest.mark.timed
-def test_waiting_costs_no_cpu(channel):
-    before = time.process_time()
-    with pytest.raises(
-        ShoalTimeoutError,
-        match=r"get: no message in the local channel 'local', key 'k' within 0.5 s",
-    ):
-        channel.get("k", timeout=0.5)
-    assert time.process_time() - before < 0.2
-
-
-def test_a_full_put_ends_with_its_deadline_and_leaves_nothing(channel):
-    channel.put(0)
-    channel.put(1)
-    with pytest.raises(ShoalTimeoutError, match="no room"):
-        channel.put(2, timeout=0.05)
-    with pytest.raises(ShoalTimeoutError, match="no room"):
-        channel.put(3, timeout=0.05, async_op=True).wait()
-    with pytest.raises(ChannelFull):
-        channel.put_nowait(4)
-    assert [channel.get(), channel.get()] == [0, 1]
-    with pytest.raises(ChannelEmpty):
-        channel.get_nowait()
-
-
-def test_async_operations_are_served_in_order(channel):
-    gets = [channel.get(async_op=True) for _ in range(3)]
-    puts = [channel.put(n, async_op=True) for n in range(3)]
-    assert [work.wait(timeout=30) for work in gets] == [0, 1, 2]
-    assert [work.wait(timeout=30) for work in puts] == [None] * 3
-
-
-def test_a_cancelled_get_takes_nothing(channel):
-    async def give_up():
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(channel.get(async_op=True).async_wait(), 0.05)
-
-    asyncio.run(give_up())
-    work = channel.get(async_op=True)
-    assert work.cancel()
-    channel.put("kept")
-    assert channel.get_nowait() == "kept"
-
-
-def test_an_item_that_comes_together_with_the_cancellation_goes_back(channel):
-    async def both():
-        work = channel.get(async_op=True)
-        waiting = asyncio.ensure_future(work.async_wait())
-        await asyncio.sleep(0)
-        channel.put("kept")  # the work has its item, but the task has not run yet
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-
-    asyncio.run(both())
-    assert channel.get_nowait() == "kept"
-
-
-def test_batches_and_peeking(channel):
-    channel.put("a", weight=1)
-    assert channel.get_batch(5, async_op=True).cancel()
-    assert [i.item for i in channel.peek_all()] == ["a"]
-    channel.put("b", weight=1)
-    assert channel.get_batch(5) == ["a", "b"]
 
 
 def test_draining_ends_although_a_producer_puts_all_the_time():
@@ -174,20 +95,7 @@ def test_no_rate_is_negative_although_a_key_was_forgotten(monkeypatch):
     assert (stats.puts, stats.gets, stats.put_rate, stats.get_rate) == (0, 0, 0, 0)
 
 
-def test_closing_ends_waits_and_drains(channel):
-    channel.put("left")
-    waiting = channel.get("other", async_op=True)
-    channel.close()
-    with pytest.raises(ChannelClosed):
-        waiting.wait(timeout=30)
-    with pytest.raises(ChannelClosed):
-        channel.put("late")
-    assert channel.get() == "left"
-    with pytest.raises(ChannelClosed):
-        channel.get_nowait()
-
-
-def test_what_cannot_be_is_an_error(channel):
+def test_a_local_channel_refuses_wrong_arguments(channel):
     with pytest.raises(ChannelError, match="cannot leave its process"):
         pickle.dumps(channel)
     with pytest.raises(ShoalTypeError, match="a list cannot be a key"):
@@ -208,15 +116,6 @@ def test_an_unbounded_channel_warns_once_at_80_percent(caplog):
     channel.put(9)
     with pytest.raises(ChannelFull, match="capacity=10"):
         channel.put_nowait(10)
-
-
-def test_a_long_wait_names_the_waiter(channel, caplog, monkeypatch):
-    monkeypatch.setattr("shoal.deadline._FIRST_LOGS_S", (0.05, 60.0))
-    with once_logged(caplog, "waits for", channel.put, 1, key="k"):
-        channel.get("k")
-    assert "driver" in caplog.text
-    assert "waits for an item in the local channel 'local', key 'k'" in caplog.text
-    assert len(caplog.records) == 1
 
 
 def test_the_older_names_of_a_local_channel():

@@ -19,9 +19,9 @@ ways = ("shm", "lane")
 
 
 @pytest.fixture(autouse=True)
-def nothing_comes_by_itself(channel, monkeypatch):
+def nothing_comes_by_itself(channel, timing):
     """Make event loops retry only when a doorbell rings."""
-    monkeypatch.setattr(channel.shm.bells, "_TICK_S", 1000)
+    timing("shm", tick_s=1000)
 
 
 @pytest.mark.parametrize("kind", ways)
@@ -65,7 +65,7 @@ def putting(queues, items, how):
 @pytest.mark.parametrize("consumer", ways)
 @pytest.mark.parametrize("put", ["async", "sync"])
 @pytest.mark.parametrize("producer", ways)
-def test_a_batch_does_not_wait_for_what_there_is_no_memory_for(
+def test_a_batch_does_not_wait_for_an_item_without_memory(
     actors, channel, producer, put, consumer, get
 ):
     actors.start(max_bytes=4 * MB)
@@ -179,7 +179,7 @@ def test_a_key_that_gets_full_is_an_error_for_a_put_that_waits_for_memory(
 
 
 @pytest.mark.parametrize("policy", ["drop_oldest", "keep_latest"])
-def test_a_put_that_waits_for_memory_drops_what_others_put_meanwhile(actors, channel, policy):
+def test_a_put_that_waits_for_memory_drops_newer_items_of_others(actors, channel, policy):
     actors.start(policy=policy, max_bytes=4 * MB, maxsize=2)
     queues = actors.way("shm")
     with contextlib.suppress(ChannelFull):

@@ -54,9 +54,9 @@ def test_a_get_is_not_cancelled_once_it_took_an_item(actors, channel, monkeypatc
 
 @pytest.mark.parametrize("kind", ["shm", "lane"])
 def test_a_put_that_waits_behind_an_asynchronous_one_is_logged(
-    actors, channel, kind, caplog, monkeypatch
+    actors, channel, kind, caplog, timing
 ):
-    monkeypatch.setattr("shoal.deadline._FIRST_LOGS_S", (0.05, 60.0))
+    timing("deadline", first_logs_s=(0.05, 60.0))
     queues = actors.start(maxsize=1).way(kind)
     queues.put("k", 0, 0, None)
     earlier = queues.start_put("k", 1, 0, Deadline(DEADLINE_S))

@@ -43,9 +43,8 @@ def test_a_get_does_not_wait_longer_for_the_next_process_than_it_may(actors, cha
         queues.take("k", channel.protocol.ONE, Deadline(0.2))
 
 
-def test_a_question_is_not_asked_for_ever_of_an_actor_that_dies_of_it(actors, channel, monkeypatch):
-    calls = channel.actor_calls
-    monkeypatch.setattr(calls, "_RESTART_S", 0.2)
+def test_a_question_is_not_asked_for_ever_of_an_actor_that_dies_of_it(actors, channel, timing):
+    timing("channel", restart_s=0.2)
     queues = actors.start().way("lane")
 
     def dies_of_what_it_is_asked():

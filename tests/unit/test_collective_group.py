@@ -358,6 +358,15 @@ def test_constants():
     assert (CollectiveGroup.CPU, CollectiveGroup.POOL_SIZE) == ("cpu", 1)
 
 
+def test_options_are_checked():
+    assert CollectiveGroupOptions().is_empty_options()
+    assert not CollectiveGroupOptions(accel_max_ctas=4).is_empty_options()
+    with pytest.raises(AssertionError, match="accel_cluster_size=9: expected 0 to 8"):
+        CollectiveGroupOptions(accel_cluster_size=9)
+    with pytest.raises(AssertionError, match="accel_max_ctas=2 is less than accel_min_ctas=3"):
+        CollectiveGroupOptions(accel_max_ctas=2, accel_min_ctas=3)
+
+
 def test_kinds_of_payloads():
     torch = pytest.importorskip("torch")
 

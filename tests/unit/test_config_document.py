@@ -221,7 +221,7 @@ class TestOmegaConf:
         with pytest.warns(UserWarning, match="'logs', 'x'"):
             assert load(document).num_nodes == 4
 
-    def test_all_that_is_missing_is_named(self):
+    def test_every_missing_value_is_named(self):
         groups = [{"label": "a", "node_ranks": ["${nowhere}", 1]}, {"label": "???"}]
         document = self.create({"cluster": {**SECTION, "num_nodes": "???", "node_groups": groups}})
         with pytest.raises(ClusterConfigError) as caught:

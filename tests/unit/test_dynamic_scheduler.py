@@ -27,7 +27,6 @@ from shoal.errors import (
     ShoalTimeoutError,
     ShoalValueError,
 )
-from shoal.testing import local_cluster
 from support.dynamic_job import (
     REQUEST,
     RESPONSE,
@@ -86,12 +85,6 @@ class Job:
     def silent(self):
         """Whether no request waits."""
         return all(channel.empty(REQUEST) for channel in [*self.rollouts, self.actor])
-
-
-@pytest.fixture
-def cluster():
-    with local_cluster() as made:
-        yield made
 
 
 def test_worked_example_message_by_message(cluster):
@@ -258,7 +251,7 @@ def test_answers_of_other_requests_are_dropped(cluster):
         (RolloutScheduleInfo(1), "rollout 1 answered; two instances use one channel"),
     ],
 )
-def test_answers_that_cannot_be_are_errors(cluster, message, error):
+def test_wrong_answers_are_errors(cluster, message, error):
     job = Job(cluster)
     scheduled = job.group.schedule()
     job.step()
@@ -302,6 +295,14 @@ def test_an_instance_that_dies_is_named(cluster, monkeypatch):
         scheduled.wait(timeout=TIMEOUT)
 
 
+def lose_actor(cluster, words):
+    job = Job(cluster)
+    two = NodePlacementStrategy([0] * 2)
+    Actor.create_group().launch(cluster, two, name="actors").ready(timeout=TIMEOUT)
+    with pytest.raises(PeerLostError, match=words):
+        job.group.schedule().wait(timeout=TIMEOUT)
+
+
 def test_the_death_of_any_rank_of_the_actor_is_noticed(cluster, monkeypatch):
     found = []
 
@@ -310,11 +311,7 @@ def test_the_death_of_any_rank_of_the_actor_is_noticed(cluster, monkeypatch):
         return PeerLostError(f"{what}: rank 1 died") if info.rank == 1 else None
 
     monkeypatch.setattr(Collective, "find_loss", find_loss)
-    job = Job(cluster)
-    two = NodePlacementStrategy([0] * 2)
-    Actor.create_group().launch(cluster, two, name="actors").ready(timeout=TIMEOUT)
-    with pytest.raises(PeerLostError, match="training step 0: rank 1 died"):
-        job.group.schedule().wait(timeout=TIMEOUT)
+    lose_actor(cluster, "training step 0: rank 1 died")
     assert found == [0, 1]
 
 
@@ -327,11 +324,7 @@ def test_each_rank_of_the_actor_is_followed_by_itself(cluster, monkeypatch):
         return PeerLostError("enough") if len(processes[1]) == 2 else None
 
     monkeypatch.setattr(Collective, "find_loss", find_loss)
-    job = Job(cluster)
-    two = NodePlacementStrategy([0] * 2)
-    Actor.create_group().launch(cluster, two, name="actors").ready(timeout=TIMEOUT)
-    with pytest.raises(PeerLostError, match="enough"):
-        job.group.schedule().wait(timeout=TIMEOUT)
+    lose_actor(cluster, "enough")
     assert processes[0][0] is not processes[1][0]
     assert processes[1][0] is processes[1][1]
 
@@ -359,7 +352,7 @@ def test_each_rank_of_the_actor_is_followed_by_itself(cluster, monkeypatch):
         ),
     ],
 )
-def test_configurations_that_cannot_be_scheduled(cluster, change, sizes, error):
+def test_impossible_schedules_are_refused(cluster, change, sizes, error):
     settings = config()
     for section, values in change.items():
         settings[section] = settings[section] | values
@@ -551,7 +544,7 @@ async def test_waits_of_the_status_have_deadlines():
 
 
 @pytest.mark.asyncio
-async def test_status_refuses_what_cannot_be():
+async def test_the_status_refuses_impossible_changes():
     status = RolloutStatus()
     with pytest.raises(ShoalValueError, match="'a' is not running"):
         status.complete("a")

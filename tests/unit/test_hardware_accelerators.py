@@ -19,7 +19,7 @@ from shoal.hardware import (
     HardwareInfo,
     visibility_env,
 )
-from shoal.hardware.accelerators import complete_environment, manager as manager_module, nvidia
+from shoal.hardware.accelerators import complete_environment, nvidia
 
 VISIBLE = {
     "NV_GPU": "CUDA_VISIBLE_DEVICES",
@@ -181,8 +181,8 @@ def test_a_library_that_fails_has_no_devices_and_is_named(kind, vendors, caplog)
     assert f"no {kind} devices are used here" in caplog.text
 
 
-def test_a_library_that_hangs_has_a_deadline(vendors, monkeypatch, caplog):
-    monkeypatch.setattr(manager_module, "_ASK_S", 0.2)
+def test_a_library_that_hangs_has_a_deadline(vendors, monkeypatch, timing, caplog):
+    timing("hardware", ask_s=0.2)
     answer = threading.Event()
     slow = types.SimpleNamespace(get_current_node_num_accelerators=answer.wait)
     monkeypatch.setattr(sys.modules["ray._private.accelerators"], RAY_CLASSES["NPU"], slow)

@@ -22,7 +22,7 @@ from shoal.hardware import (
     Turtle2HWInfo,
     configured_hardware,
 )
-from shoal.hardware.robots import others, ping
+from shoal.hardware.robots import others
 
 VARIABLES = (
     "ROBOT_IP", "LEFT_ROBOT_IP", "RIGHT_ROBOT_IP", "CAMERA_SERIALS", "CAMERA_TYPE", "CAN_INTERFACE",
@@ -246,20 +246,20 @@ def test_pinging_needs_a_package(monkeypatch):
     assert isinstance(caught.value, DependencyError)
 
 
-def test_a_missing_privilege_to_ping_is_a_warning(network, cameras, monkeypatch, caplog):
+def test_a_missing_privilege_to_ping_is_a_warning(network, cameras, caplog):
     def refuse(*_args, **_kwargs):
         raise ICMPLibError("privileges are missing")
 
-    monkeypatch.setattr(sys.modules["icmplib"], "ping", refuse)
+    sys.modules["icmplib"].ping = refuse
     cameras.append("11")
     assert enumerate_robots("Franka", 0, [FrankaConfig(0, "10.0.0.1")]).count == 1
     assert "10.0.0.1 was not pinged: ICMPLibError: privileges are missing" in caplog.text
 
 
-def test_a_ping_that_hangs_is_given_up(network, monkeypatch):
-    monkeypatch.setattr(ping, "_LIMIT_S", 0.2)
+def test_a_ping_that_hangs_is_given_up(network, timing):
+    timing("hardware", pings_s=0.2)
     answer = threading.Event()
-    monkeypatch.setattr(sys.modules["icmplib"], "ping", lambda *_, **__: answer.wait())
+    sys.modules["icmplib"].ping = lambda *_, **__: answer.wait()
     with pytest.raises(ShoalTimeoutError, match=r"the ping of .* did not answer within 0\.2"):
         enumerate_robots("Franka", 0, [FrankaConfig(0, "10.0.0.1")])
     answer.set()
@@ -313,7 +313,7 @@ def test_cameras_of_other_types_are_not_checked(network, caplog):
     assert "cameras of the type lumos are not checked" in caplog.text
 
 
-def test_a_pair_of_arms(network, cameras, monkeypatch):
+def test_a_pair_of_arms(network, cameras):
     network |= {"10.0.0.1", "10.0.0.2"}
     cameras += ["1", "2"]
     config = DualFrankaConfig(

@@ -123,7 +123,7 @@ def test_a_get_that_waits_goes_on_at_the_next_process_of_the_actor(actors, far_q
     assert got == [1]
 
 
-def test_a_get_of_what_only_one_process_would_put_ends_with_it(actors, far_queues):
+def test_a_get_ends_when_its_only_producer_dies(actors, far_queues):
     queues, errors = far_queues(), []
 
     def get():
@@ -145,8 +145,8 @@ def test_a_get_of_what_only_one_process_would_put_ends_with_it(actors, far_queue
 LEASED = ONE._replace(lease=True)
 
 
-def test_leases_make_no_call_to_the_actor_and_are_renewed(actors, channel, far_queues, monkeypatch):
-    monkeypatch.setattr(channel.leases, "RENEW_S", 0.02)
+def test_leases_make_no_call_to_the_actor_and_are_renewed(actors, channel, far_queues, timing):
+    timing("queues", renew_s=0.02)
     queues, here = far_queues(), actors.way("shm")
     here.put("k", 1, 0, Deadline(DEADLINE_S))
     first = queues.take("k", LEASED, Deadline(DEADLINE_S))
@@ -331,7 +331,7 @@ def test_an_asynchronous_get_that_is_cancelled_takes_nothing_that_is_put_next(ac
         assert here.take("k", ONE, None) == number
 
 
-def test_what_an_asynchronous_get_has_taken_is_on_lease_until_it_is_delivered(actors, far_queues):
+def test_an_asynchronous_get_leases_its_item_until_it_is_delivered(actors, far_queues):
     queues = far_queues()
     taken = queues.start_take("k", ONE, Deadline(DEADLINE_S)).result(DEADLINE_S)
     assert lent(actors) == 1

@@ -255,7 +255,7 @@ def test_a_killed_producer_has_put_what_it_noted_once(there, session, far):
 
 
 @with_the_pure_core
-def test_what_a_killed_consumer_has_not_acknowledged_comes_again(there, session, server, far):
+def test_unacknowledged_items_of_a_killed_consumer_return(there, session, server, far):
     near = there.ShmQueue(session, Q)
     near.put_many(range(1000))
 

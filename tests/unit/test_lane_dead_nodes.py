@@ -262,7 +262,7 @@ def test_a_process_without_ray_knows_no_dead_node(channel, monkeypatch):
     assert channel.actor_calls.node_is_dead("10.0.0.1") is False
 
 
-def test_a_lost_put_to_a_dead_node_says_so(channel, actors, monkeypatch):
+def test_a_lost_put_to_a_dead_node_says_so(channel, actors):
     queues = actors.start().way("lane")
     address = channel.lane.LaneAddress("10.0.0.1", 1234, KEY)
     lost = queues._lost_lane(address, "10.0.0.1:1234: Ray has declared this node dead")
@@ -272,7 +272,7 @@ def test_a_lost_put_to_a_dead_node_says_so(channel, actors, monkeypatch):
     def died(*_, **__):
         raise PeerLostError("the actor died for good")
 
-    monkeypatch.setattr(queues._calls, "serve", died)
+    queues._calls.serve = died
     lost = queues._lost_lane(address, "10.0.0.1:1234: Ray has declared this node dead")
     text = "the actor died for good: 10.0.0.1:1234: Ray has declared this node dead"
     assert (type(lost), str(lost)) == (PeerLostError, text)

@@ -241,7 +241,7 @@ def test_a_get_from_another_node_returns_the_objects_that_were_put_here(queue, c
     until(lambda: not queue.stats()["messages"], DEADLINE_S)
 
 
-def test_arrays_are_taken_with_their_layout_and_belong_to_who_took_them(queue, client):
+def test_taken_arrays_keep_their_layout_and_belong_to_the_consumer(queue, client):
     np = pytest.importorskip("numpy")
     sent = [np.arange(60_000).reshape(200, 300), np.ones((3, 5), "f2"), np.empty((0, 4))]
     queue.put({"a": sent, "views": sent[0][::2]})
@@ -508,7 +508,7 @@ def test_a_file_of_tls_that_cannot_be_used_is_named(session, authority):
             _backend.LaneClient("127.0.0.1", 1, KEY, tls)
 
 
-def test_nobody_who_listens_is_an_error_before_anything_is_sent(session):
+def test_a_port_without_a_server_is_an_error_before_anything_is_sent(session):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     queue = far(_backend.LaneClient("127.0.0.1", port, KEY))

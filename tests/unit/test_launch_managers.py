@@ -90,12 +90,12 @@ def test_a_launch_that_finds_a_name_taken_ends_only_its_own_managers(launch):
     assert ray.started == ray.killed == ["NodeManager"]
 
 
-def test_the_error_of_the_launch_is_raised_if_ray_cannot_kill(launch, monkeypatch):
+def test_the_error_of_the_launch_is_raised_if_ray_cannot_kill(launch):
     ray = Ray()
 
     def refuse(_):
         raise RuntimeError("Ray has ended")
 
-    monkeypatch.setattr(ray, "kill", refuse)
+    ray.kill = refuse
     with pytest.raises(ClusterError, match=r"cannot be written to /proc/job\.jsonl"):
         launch(ray, "Tracer", PeerLostError("it died"))

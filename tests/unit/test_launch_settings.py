@@ -109,8 +109,8 @@ def test_defaults_are_not_in_the_environment(environment):
     assert settings_for({}) == {}
 
 
-def test_the_merge_mode_is_that_of_the_node(environment, monkeypatch):
-    monkeypatch.setattr(allocate, "current", lambda: Context(node_rank=0))
+@pytest.mark.usefixtures("environment")
+def test_the_merge_mode_is_that_of_the_node():
     nodes = [NodeInfo([], 0, "0", "10.0.0.1", 8)]
     job = Job("shoal", nodes, build_groups(nodes, None), None, "10.0.0.1", 1)
     request = Allocation(object, "g:0", 0, {"PYTHONPATH": "/c:/a"})
@@ -203,8 +203,16 @@ def test_a_ray_of_the_named_namespace_is_accepted(monkeypatch):
 # --- proxies ---
 
 
+@pytest.fixture
+def ray_node(monkeypatch):
+    """The node of Ray to which this process is connected."""
+    node = SimpleNamespace(webui_url="10.0.0.7:8265", gcs_address="10.0.0.1:6379")
+    monkeypatch.setattr("ray._private.worker._global_node", node)
+    return node
+
+
+@pytest.mark.usefixtures("ray_node")
 def test_the_dashboard_is_reached_without_a_proxy_and_other_exceptions_stay(monkeypatch):
-    monkeypatch.setattr(proxies, "_dashboard_host", lambda: "10.0.0.7")
     monkeypatch.setenv("NO_PROXY", "localhost, .corp")
     monkeypatch.delenv("no_proxy", raising=False)
     with without_http_proxies():
@@ -217,8 +225,8 @@ def test_the_dashboard_is_reached_without_a_proxy_and_other_exceptions_stay(monk
     assert "no_proxy" not in os.environ
 
 
+@pytest.mark.usefixtures("ray_node")
 def test_blocks_in_several_threads_restore_the_variables(monkeypatch):
-    monkeypatch.setattr(proxies, "_dashboard_host", lambda: "10.0.0.7")
     monkeypatch.setenv("NO_PROXY", "a")
     entered, leave = threading.Event(), threading.Event()
 
@@ -247,11 +255,12 @@ def test_blocks_in_several_threads_restore_the_variables(monkeypatch):
         (None, None, "127.0.0.1"),
     ],
 )
-def test_the_host_of_the_dashboard(monkeypatch, webui, gcs, host):
-    node = SimpleNamespace(webui_url=webui, gcs_address=gcs)
-    monkeypatch.setattr("ray._private.worker._global_node", node)
+def test_the_host_of_the_dashboard(ray_node, webui, gcs, host):
+    ray_node.webui_url, ray_node.gcs_address = webui, gcs
     assert proxies._dashboard_host() == host
-    monkeypatch.setattr("ray._private.worker._global_node", None)
+
+
+def test_without_a_ray_the_dashboard_is_here():
     assert proxies._dashboard_host() == "127.0.0.1"
 
 

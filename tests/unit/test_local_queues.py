@@ -1,4 +1,7 @@
-"""Queues within one process: the order of what waits, batches, and that nothing is lost."""
+"""Queues within one process: the order of operations that wait, and that nothing is lost.
+
+The batches and the close are those of `tests/channel`.
+"""
 
 import math
 
@@ -6,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from shoal.deadline import Deadline
-from shoal.errors import ChannelClosed, ChannelDecodeError, ChannelEmpty, ChannelFull
+from shoal.errors import ChannelDecodeError, ChannelEmpty, ChannelFull
 from shoal.queues.local import LocalQueues
 from shoal.queues.protocol import ONE, Want
 from shoal.queues.settings import ChannelSettings
@@ -46,16 +49,6 @@ def test_a_put_that_is_cancelled_while_it_waits_lets_the_next_one_in():
     assert third.done()
 
 
-def test_a_batch_that_waits_lets_others_take_an_item():
-    queues = queues_of()
-    batch, single = take(queues, 10), take(queues)
-    put(queues, "a", 4)
-    assert single.result().value == "a"
-    assert not batch.done()
-    put(queues, "b", 10)
-    assert batch.result().value == ["b"]
-
-
 @pytest.mark.parametrize("lease", [False, True])
 def test_the_error_about_items_that_cannot_be_decoded_has_those_taken_with_them(lease):
     def decode(item, _):
@@ -71,36 +64,6 @@ def test_the_error_about_items_that_cannot_be_decoded_has_those_taken_with_them(
     assert [one.value if lease else one for one in failed.value.items] == ["a", "b"]
     assert failed.value.__notes__ == ["not here"]
     assert queues.qsize("k") == 0
-
-
-def test_a_batch_ends_before_the_item_that_would_exceed_it():
-    queues = queues_of()
-    batch = take(queues, 10)
-    put(queues, "a", 4)
-    put(queues, "b", 7)
-    assert batch.result().value == ["a"]
-    assert queues.qsize("k") == 1
-
-
-def test_a_full_queue_gives_a_batch_what_it_has():
-    queues = queues_of(maxsize=2)
-    batch = take(queues, 100)
-    put(queues, "a", 1)
-    assert not batch.done()
-    put(queues, "b", 1)
-    assert batch.result().value == ["a", "b"]
-
-
-def test_closing_fails_puts_that_wait_and_lets_gets_take_what_is_left():
-    queues = queues_of(maxsize=1)
-    put(queues, 0)
-    blocked = put(queues, 1)
-    queues.close()
-    with pytest.raises(ChannelClosed):
-        blocked.result()
-    assert take(queues, 100).result().value == [0]
-    with pytest.raises(ChannelClosed):
-        take(queues).result()
 
 
 @settings(max_examples=200, deadline=None)

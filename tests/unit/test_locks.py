@@ -24,7 +24,6 @@ from shoal.manager import (
     DeviceLockManager,
     JobManager,
     PortLockManager,
-    lock_manager,
     process_watch,
 )
 from shoal.manager.lock_manager import WorkerDeviceLock
@@ -111,7 +110,7 @@ def test_the_steps_of_three_workers():
     run(scenario())
 
 
-def test_a_request_names_the_holders_and_those_that_come_before_it():
+def test_a_request_names_the_holders_and_earlier_requests():
     async def scenario():
         locks = DeviceLockManager(3)
         await locks.acquire_devices(A, [0])
@@ -144,7 +143,7 @@ def test_a_request_holds_nothing_while_it_waits():
     run(scenario())
 
 
-def test_requests_are_granted_in_the_order_of_their_arrival():
+def test_requests_are_granted_in_the_order_of_arrival():
     async def scenario():
         locks, order = DeviceLockManager(2), []
         await locks.acquire_devices(A, [0, 1])
@@ -203,7 +202,7 @@ def test_takes_with_numbers_are_counted():
     run(scenario())
 
 
-def test_an_owner_that_wants_more_does_not_wait_for_those_that_wait_for_it():
+def test_an_owner_that_takes_more_passes_workers_that_wait_for_it():
     async def scenario():
         locks = DeviceLockManager(3)
         await locks.acquire_devices(A, [0])
@@ -217,7 +216,7 @@ def test_an_owner_that_wants_more_does_not_wait_for_those_that_wait_for_it():
     run(scenario())
 
 
-def test_the_deadline_names_the_holder_and_those_before():
+def test_a_late_take_names_the_holder_and_earlier_requests():
     async def scenario():
         locks = DeviceLockManager(3)
         await locks.acquire_devices(A, [0, 1], caller=Caller(own_process(), 4))
@@ -265,7 +264,7 @@ def test_a_cancelled_take_is_ended_whenever_the_cancellation_arrives():
 
 
 @pytest.mark.parametrize("devices", [["a"], 3, [1.5]])
-def test_other_things_than_ranks_are_refused(devices):
+def test_a_rank_that_is_no_integer_is_refused(devices):
     with pytest.raises(ShoalTypeError, match=r"accel_ids=.*expected a list"):
         run(DeviceLockManager(3).acquire_devices(A, devices))
 
@@ -379,15 +378,13 @@ class Remote:
 class Far:
     """A job with a second node: its NodeManager, and the watching actor that it starts there."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self):
         self.ended = asyncio.Event()
         self.started = []
         self.failures = []
         self.start_host = Remote(self._start_host)
         self.watch = Remote(self._watch)
         self.is_running = Remote(self._is_running)
-        monkeypatch.setattr(process_watch, "find_actor", lambda *_: self)
-        monkeypatch.setattr(process_watch, "_RETRY_S", 0.01)
 
     async def _start_host(self, name, cls, **options):
         self.started.append((name, cls, options["node_rank"]))
@@ -406,9 +403,17 @@ class Far:
         return not self.ended.is_set()
 
 
-def test_an_owner_on_another_node_is_watched_there(monkeypatch):
+@pytest.fixture
+def far(monkeypatch, timing):
+    """The job's second node, as the watch of processes finds it."""
+    made = Far()
+    monkeypatch.setattr(process_watch, "find_actor", lambda *_: made)
+    timing("manager", watch_again_s=0.01, retry_s=0.01)
+    return made
+
+
+def test_an_owner_on_another_node_is_watched_there(far):
     async def scenario():
-        far = Far(monkeypatch)
         far.failures.append(process_watch.ActorUnavailableError("restarting", b"1" * 16))
         locks = DeviceLockManager(1, ProcessWatches("job"))
         await locks.acquire_devices(A, [0], caller=FAR)
@@ -422,9 +427,8 @@ def test_an_owner_on_another_node_is_watched_there(monkeypatch):
     run(scenario())
 
 
-def test_the_end_of_a_node_ends_its_owners(monkeypatch):
+def test_the_end_of_a_node_ends_its_owners(far):
     async def scenario():
-        far = Far(monkeypatch)
         far.failures.append(process_watch.LOST[0]())
         locks = DeviceLockManager(1, ProcessWatches("job"))
         await locks.acquire_devices(A, [0], caller=FAR)
@@ -433,26 +437,23 @@ def test_the_end_of_a_node_ends_its_owners(monkeypatch):
     run(scenario())
 
 
-def test_an_owner_that_cannot_be_watched_is_logged_and_tried_again(monkeypatch, caplog):
+def test_an_owner_that_cannot_be_watched_is_logged_and_tried_again(far, caplog):
     async def scenario():
         locks = DeviceLockManager(1)
         await locks.acquire_devices(A, [0], caller=FAR)
         await asyncio.sleep(0.1)
         assert not await is_free(locks, 0)
-        far = Far(monkeypatch)
         far.ended.set()
         locks._process_watches = ProcessWatches("job")
         await locks.acquire_devices(B, [0], timeout=30)
 
-    monkeypatch.setattr(lock_manager, "_RETRY_S", 0.01)
     run(scenario())
     assert caplog.text.count("cannot be noticed") == 1
     assert "a:0 (process 12 on node 1): its death cannot be noticed" in caplog.text
 
 
-def test_an_owner_is_watched_although_its_watch_ended_or_fails(monkeypatch, caplog):
+def test_an_owner_is_watched_although_its_watch_ended_or_fails(far, monkeypatch, caplog):
     async def scenario():
-        far = Far(monkeypatch)
         far.ended.set()
         far.failures.append(ValueError("not expected"))
         # Another request starts the actor, which has ended when it is looked up.
@@ -475,7 +476,6 @@ def test_an_owner_is_watched_although_its_watch_ended_or_fails(monkeypatch, capl
         assert not far.failures
         assert not locks._watched
 
-    monkeypatch.setattr(lock_manager, "_RETRY_S", 0.01)
     run(scenario())
     assert "cannot be noticed" in caplog.text
     assert "shoal-watch-1, which watches the processes of node 1 of the job 'job'" in caplog.text
@@ -511,9 +511,8 @@ def test_the_ports_of_a_dead_process_are_free_for_the_worker_that_replaces_it(ot
     assert not ports.acquire(0, "g:0", 5000, caller=of_first)
 
 
-def test_a_port_of_another_node_is_free_a_moment_after_the_question(monkeypatch):
+def test_a_port_of_another_node_is_free_a_moment_after_the_question(far):
     async def scenario():
-        far = Far(monkeypatch)
         ports = PortLockManager(ProcessWatches("job"))
         assert ports.acquire(1, "g:0", 5000, caller=FAR)
         for _ in range(2):  # its process runs
@@ -529,7 +528,7 @@ def test_a_port_of_another_node_is_free_a_moment_after_the_question(monkeypatch)
 
 
 @pytest.mark.parametrize("port", [0, 65_536, -1, True, "80"])
-def test_other_things_than_ports_are_refused(port):
+def test_a_port_that_is_no_integer_is_refused(port):
     with pytest.raises(ShoalValueError, match="expected a number from 1 to 65535"):
         PortLockManager().acquire(0, "g:0", port)
 

@@ -37,13 +37,12 @@ def state(address, *activities, status="running", gets="", most=1):
 
 
 @pytest.fixture(autouse=True)
-def page(tmp_path, monkeypatch):
+def page(page_folder):
     """This process is a worker of a job."""
-    monkeypatch.setenv("SHOAL_SHM_DIR", str(tmp_path))
     show_process("job", "env:0", 0)
     yield
     hide_process()
-    assert list(tmp_path.iterdir()) == []
+    assert list(page_folder.iterdir()) == []
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def test_a_closed_group_is_forgotten_with_its_children():
     assert len(manager.get_group("group")) == 1
 
 
-def test_a_record_has_its_older_names():
+def test_a_record_accepts_its_older_names():
     record = info("g:0", accelerator_rank=2, available_accelerators=[2, 3])
     assert (record.node_id, record.gpu_id, record.available_gpus) == (0, 2, [2, 3])
     assert hash(record) == hash(record.address)

@@ -144,29 +144,22 @@ class Nodes:
         return dict.fromkeys(jobs, self.answer)
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("SHOAL_SHM_DIR", str(tmp_path))
-    yield tmp_path
-    hide_process()
-
-
 @pytest.mark.parametrize(("rank", "num_nodes", "asks"), [(0, 1, False), (0, 3, True), (2, 0, True)])
-def test_only_jobs_with_several_nodes_are_asked_for(folder, rank, num_nodes, asks):
+def test_only_jobs_with_several_nodes_are_asked_for(page_folder, rank, num_nodes, asks):
     show_process("job", "driver", rank, num_nodes)
     nodes = Nodes(NodeAnswer(rank))
-    (job,) = read_jobs(folder, nodes)
+    (job,) = read_jobs(page_folder, nodes)
     assert (nodes.asked, job.unseen) == (["job"] if asks else [], ())
-    (job,) = read_jobs(folder)
+    (job,) = read_jobs(page_folder)
     assert job.unseen == (("the other nodes were not asked",) if asks else ())
 
 
-def test_states_of_other_nodes_are_on_the_clock_of_this_one(folder):
+def test_states_of_other_nodes_are_on_the_clock_of_this_one(page_folder):
     show_process("job", "actor:0", 1, 2)
     with calling("train"):
         wait = begin_wait("get", until=time.monotonic() + 50)
         begin_wait("lock")
-        copied = CopiedPages(*copy_pages("job", str(folder)))
+        copied = CopiedPages(*copy_pages("job", str(page_folder)))
     wait.end()
     (here,), (there,) = states_of(copied, 0.0), states_of(copied, 1000.0)
     (call,), (shifted,) = here.activities, there.activities
@@ -176,14 +169,14 @@ def test_states_of_other_nodes_are_on_the_clock_of_this_one(folder):
     assert replace(there, activities=()) == replace(here, activities=())
 
 
-def test_pages_of_all_nodes_are_joined_and_nodes_may_share_a_folder(folder):
+def test_pages_of_all_nodes_are_joined_and_nodes_may_share_a_folder(page_folder):
     show_process("job", "actor:0", -1, 3)
-    host, pages, now, _ = copy_pages("job", str(folder))
+    host, pages, now, _ = copy_pages("job", str(page_folder))
     assert host == own_process().host
     elsewhere = CopiedPages("another machine/pid:[1]", pages, now, {})
     beside = CopiedPages(f"{host.partition('/')[0]}/pid:[1]", pages, now, {})
     answer = NodeAnswer(0, ((2, elsewhere, 0.0), (1, beside, 0.0)), ("node 3 is away",))
-    (job,) = read_jobs(folder, Nodes(answer))
+    (job,) = read_jobs(page_folder, Nodes(answer))
     assert [(state.node_rank, state.status) for state in job.states] == [
         (0, "running"),
         (2, "unknown"),
@@ -191,7 +184,7 @@ def test_pages_of_all_nodes_are_joined_and_nodes_may_share_a_folder(folder):
     assert (job.where, job.unseen) == ("on 2 nodes", ("node 3 is away",))
 
 
-def test_pages_and_stacks_are_copied_where_no_shoal_is_installed(folder):
+def test_pages_and_stacks_are_copied_where_no_shoal_is_installed(page_folder):
     show_process("job", "actor:0", 1, 2)
     source = (
         "import sys, ray.cloudpickle as by_value\n"
@@ -210,7 +203,7 @@ def test_pages_and_stacks_are_copied_where_no_shoal_is_installed(folder):
         "sys.stdout.buffer.write(pickle.dumps(copy_with_stacks('job', sys.argv[1], 30.0)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", runs, str(folder)],
+        [sys.executable, "-c", runs, str(page_folder)],
         input=function, check=True, capture_output=True, timeout=60,
     )  # fmt: skip
     copied = CopiedPages(*pickle.loads(done.stdout))
@@ -219,7 +212,7 @@ def test_pages_and_stacks_are_copied_where_no_shoal_is_installed(folder):
     answer = NodeAnswer(0, [(1, copied._replace(host="another machine/pid:[1]"), 0.0)])
     hide_process()
     show_process("job", "actor:1", 0, 2)
-    (job,) = read_jobs(folder, Nodes(answer))
+    (job,) = read_jobs(page_folder, Nodes(answer))
     found = {one.state.address: one for one in take_stacks(job.states, job.stacks)}
     assert not found["actor:0"].state.is_here
     assert "subprocess.py" in {Path(frame.file).name for frame in found["actor:0"].frames}

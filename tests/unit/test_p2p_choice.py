@@ -164,10 +164,10 @@ def test_the_carrier_of_version_0_1_0_has_its_name_too():
 
 
 @pytest.mark.parametrize("timeout", [0.05, 30.0])
-def test_a_receiver_that_does_not_copy_is_named(session, monkeypatch, caplog, timeout):
+def test_a_receiver_that_does_not_copy_is_named(session, timing, caplog, timeout):
     """The log says whom the sender waits for, until its time is over or the receiver has died."""
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr("shoal.deadline._FIRST_LOGS_S", (0.01, 60.0))
+    timing("deadline", first_logs_s=(0.01, 60.0))
     transport = tensor_transport("cuda_ipc", SimpleNamespace(session=lambda: session))
     carrier, _ = transport.sender(GPU_0, GPU_0_TOO)
     died = PeerLostError("b:2 is gone") if timeout > 1 else None

@@ -15,7 +15,6 @@ from shoal.cluster import (
     Cluster,
     DistributedRayLogCollector,
     logs as logs_module,
-    rank_log as rank_log_module,
 )
 from shoal.cluster.log_files import read_new
 from shoal.cluster.logs import check_log_folder
@@ -40,13 +39,13 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def made(tmp_path, folder, monkeypatch):
+def made(tmp_path, folder):
     """Make collectors that read `folder` and write to `tmp_path / "logs"`."""
     collectors = []
 
     def make(**options):
         one = DistributedRayLogCollector(LOG, str(tmp_path / "logs"), **options)
-        monkeypatch.setattr(one, "_get_ray_logs_dir", lambda: folder)
+        one._get_ray_logs_dir = lambda: folder
         collectors.append(one)
         return one
 
@@ -298,9 +297,9 @@ def test_a_pass_asks_no_more_nodes_when_the_last_one_waits_for_it(made, folder, 
 
 
 def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
-    made, folder, tmp_path, monkeypatch, caplog, answers
+    made, folder, tmp_path, timing, caplog, answers
 ):
-    monkeypatch.setattr(logs_module, "_AGAIN_S", 0)
+    timing("cluster", logs_again_s=0)
     collector = made(token="job", nodes={"far": "node 1 (lab, 10.0.0.2)"})
     append(folder / "w.out", "one\n")
     line = Writer("g:1", "1", {"out": Position(str(folder / "w.out"))}).to_line()
@@ -318,17 +317,15 @@ def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
     assert target.read_text() == "one\ntwo\n"
 
 
-def test_a_pass_that_fails_is_logged_once_and_the_next_one_goes_on(
-    made, folder, monkeypatch, caplog
-):
+def test_a_pass_that_fails_is_logged_once_and_the_next_one_goes_on(made, folder, caplog):
     collector = made(token="job", nodes={"": "node 0"})
     (folder / list_name("job", "")).touch()
-    with monkeypatch.context() as patch:
-        patch.setattr(collector, "_read_lists", lambda _: 1 / 0)
-        collector._pass(None, from_start=False)
-        collector._pass(None, from_start=False)
+    collector._read_lists = lambda _: 1 / 0
+    collector._pass(None, from_start=False)
+    collector._pass(None, from_start=False)
     assert caplog.text.count("collecting logs into") == 1
     assert "ZeroDivisionError" in caplog.text
+    del collector._read_lists
     collector._pass(None, from_start=False)
     assert not collector._has_failed
 
@@ -431,8 +428,8 @@ def test_lines_of_two_streams_are_whole(log):
     assert log.path.read_text() == "loss 0.5\na warning\nand more\nlater\n"
 
 
-def test_a_line_that_does_not_end_holds_up_the_other_stream_for_a_while_only(log, monkeypatch):
-    monkeypatch.setattr(rank_log_module, "_OPEN_LINE_S", 0.05)
+def test_a_line_that_does_not_end_holds_up_the_other_stream_for_a_while_only(log, timing):
+    timing("cluster", open_line_s=0.05)
     log.feed("err", b"10 %\r20 %")
     log.feed("out", b"step 1\n")
     assert log.path.read_bytes() == b"10 %\r20 %"

@@ -103,7 +103,7 @@ polite = subprocess.Popen(
      "print(0, flush=True)\ntime.sleep(60)", sys.argv[1]], stdout=subprocess.PIPE)
 polite.stdout.readline()
 reaper.start_reaper("worker", os.getpid())
-time.sleep(1.0)
+time.sleep(1.0)  # the reaper looks for programs every 0.5 s
 # It leaves its parent, and starts another program that only its variables tell of.
 daemon = subprocess.run(["sh", "-c", "setsid sleep 60 >&- 2>&- & echo $!"], capture_output=True, text=True)
 grandchild, other = int(shell.stdout.readline()), int(daemon.stdout)
@@ -112,7 +112,7 @@ time.sleep(60)
 """
 
 
-def test_what_a_killed_worker_has_started_ends_soon_after_it(tmp_path):
+def test_programs_started_by_a_killed_worker_are_ended(tmp_path):
     asked = tmp_path / "asked"
     stranger = subprocess.Popen(["sleep", "60"])
     worker = subprocess.Popen(

@@ -345,7 +345,7 @@ def test_an_unused_receive_keeps_the_items(env, rollout, channel, way):
     receive_rounds(rollout, channel)
 
 
-def test_a_received_item_is_acknowledged_and_a_kept_one_is_not(env, rollout, local, monkeypatch):
+def test_a_received_item_is_acknowledged_and_a_kept_one_is_not(env, rollout, local):
     leases = []
     take = local.get
 
@@ -354,12 +354,12 @@ def test_a_received_item_is_acknowledged_and_a_kept_one_is_not(env, rollout, loc
         return leases[-1]
 
     acknowledged = []
-    monkeypatch.setattr(local, "get", get)
+    local.get = get
     send_all(env[:1], local)
     with pytest.raises(ShoalTimeoutError):
         rollout[0].recv_from("env", local, batch_size=8, timeout=0)
     (lease,) = leases
-    monkeypatch.setattr(lease, "ack", lambda: acknowledged.append(lease))
+    lease.ack = lambda: acknowledged.append(lease)
     send_all(env[1:2], local)
     received = rollout[0].recv_from("env", local, batch_size=8, timeout=10)
     assert received.tolist() == [0, 1, 10, 11]
@@ -367,9 +367,7 @@ def test_a_received_item_is_acknowledged_and_a_kept_one_is_not(env, rollout, loc
     assert len(leases) == 2
 
 
-def test_a_receipt_that_does_not_arrive_does_not_lose_the_batch(
-    env, rollout, local, monkeypatch, caplog
-):
+def test_a_receipt_that_does_not_arrive_does_not_lose_the_batch(env, rollout, local, caplog):
     take = local.get
 
     def broken():
@@ -377,10 +375,10 @@ def test_a_receipt_that_does_not_arrive_does_not_lose_the_batch(
 
     def get(**options):
         lease = take(**options)
-        monkeypatch.setattr(lease, "ack", broken)
+        lease.ack = broken
         return lease
 
-    monkeypatch.setattr(local, "get", get)
+    local.get = get
     send_all(env[:2], local)
     assert rollout[0].recv_from("env", local, batch_size=8).tolist() == [0, 1, 10, 11]
     assert "may be delivered twice" in caplog.text

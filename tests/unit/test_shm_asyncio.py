@@ -123,7 +123,7 @@ class Large:
     """A sent object that can have weak references."""
 
 
-def test_what_had_to_wait_is_not_kept_when_it_was_put(session):
+def test_aput_keeps_no_reference_to_its_object_after_a_wait(session):
     queue = session.queue("k", maxsize=1)
     queue.put(0)
 
@@ -303,8 +303,8 @@ def test_a_child_made_by_fork_has_a_bell_of_its_own(session):
 
 def test_a_process_that_left_by_dropping_its_session_is_rung_when_it_is_back(session, start, line):
     program = (
-        "import asyncio, gc, sys\nfrom shoal import shm\nfrom shoal.shm import bells\n"
-        "bells._TICK_S = 1000\n"
+        "import asyncio, gc, sys\nfrom shoal import shm\nfrom shoal.shm import timing\n"
+        "timing.TIMING = timing.ShmTiming(tick_s=1000)\n"
         "async def serve():\n"
         "    for i in range(3):\n"
         "        attached = shm.Session.attach(sys.argv[1])\n"

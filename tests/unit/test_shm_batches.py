@@ -25,7 +25,7 @@ def put(queue, *weights):
     queue.put_many(list(weights), weights)
 
 
-def test_what_is_there_is_enough_from_the_least_weight_on(session):
+def test_a_batch_of_at_least_the_least_weight_is_enough(session):
     queue = session.queue("a")
     put(queue, 2, 2)
     with pytest.raises(ShoalTimeoutError) as late:
@@ -154,7 +154,7 @@ def test_leases_of_a_process_that_dies_are_delivered_again(session, start, line)
         message.ack()
 
 
-def test_what_cannot_be_rebuilt_is_gone_and_the_others_are_leased(session):
+def test_get_many_leases_the_messages_around_one_that_cannot_be_rebuilt(session):
     queue = session.queue("a")
     queue.put_many([1, Unloadable(), 2])
     with pytest.raises(ChannelDecodeError) as failed:

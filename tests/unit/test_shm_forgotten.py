@@ -143,7 +143,7 @@ def test_processes_that_open_and_let_go_of_the_same_keys_get_their_own_messages(
 
 
 @pytest.mark.process
-def test_what_the_dead_had_open_is_forgotten(session, start, line):
+def test_queues_opened_by_dead_processes_are_forgotten(session, start, line):
     program = ATTACH + (
         "all = [session.queue(('dead', n), maxsize=7) for n in range(100)]\n"
         "print('here', flush=True)\ntime.sleep(60)\n"
@@ -207,8 +207,8 @@ def test_a_child_finds_a_key_that_its_parent_let_go_of(session):
     assert session.queue("k").get(timeout=DEADLINE_S) == "from the child"
 
 
-def test_a_waiter_of_a_forgotten_queue_is_rung_for_the_new_one(session, monkeypatch):
-    monkeypatch.setattr("shoal.shm.bells._TICK_S", 1000.0)
+def test_a_waiter_of_a_forgotten_queue_is_rung_for_the_new_one(session, timing):
+    timing("shm", tick_s=1000.0)
 
     async def works():
         with pytest.raises(ShoalTimeoutError):

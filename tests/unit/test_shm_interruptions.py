@@ -7,7 +7,6 @@ import resource
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from shoal.errors import ChannelEmpty, ChannelError
@@ -16,20 +15,6 @@ pytestmark = pytest.mark.nightly
 
 DEADLINE_S = 20
 LARGE = 200_000
-
-# A program that waits in a get, or in a put into a full queue, until Ctrl-C.
-WAITING = """
-import sys
-from shoal import shm
-
-session = shm.Session.attach(sys.argv[1])
-queue = session.queue("k")
-try:
-    print("ready", flush=True)
-    queue.{call}
-except KeyboardInterrupt:
-    print("interrupted", queue.qsize(), flush=True)
-"""
 
 # A program that ends while a daemon thread waits.
 ENDING = """
@@ -126,7 +111,7 @@ def test_an_interrupted_lease_is_a_lease_still(session, queue):
 
 
 @pytest.mark.usefixtures("interrupted_once")
-def test_what_an_interrupted_get_left_goes_to_a_child_or_its_parent_and_not_to_both(queue):
+def test_an_item_of_an_interrupted_get_goes_to_the_parent_or_its_child_once(queue):
     queue.put(Interrupted(1))
     with pytest.raises(KeyboardInterrupt):
         queue.get()
@@ -145,56 +130,11 @@ def test_what_an_interrupted_get_left_goes_to_a_child_or_its_parent_and_not_to_b
     assert got == 1
 
 
-@pytest.mark.parametrize("call", ["get()", "get_batch(3)", "put('more')"])
-def test_ctrl_c_ends_a_call_that_waits(session, start, line, call):
-    queue = session.queue("k", maxsize=1)
-    if call.startswith("put"):
-        queue.put("there")
-    process = start(WAITING.format(call=call), session.token)
-    assert line(process) == "ready"
-    process.send_signal(signal.SIGINT)
-    assert line(process) == f"interrupted {queue.qsize()}"
-    assert process.wait(DEADLINE_S) == 0
-
-
 def test_the_end_of_the_interpreter_ends_threads_that_wait(place, start):
     process = start(ENDING.format(place=place))
     out, error = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, out, error) == (0, "done\n", "")
     assert list(Path(place).iterdir()) == []
-
-
-def test_a_child_is_another_participant_and_gives_back_nothing_of_its_parent(session, queue):
-    queue.put(np.arange(LARGE))
-    array = queue.get()
-    message = "of the parent"
-    queue.put(message)
-    held = queue.get(lease=True)
-    before = session.stats()
-    child = os.fork()
-    if child == 0:
-        failed = 1
-        try:
-            del array
-            gc.collect()
-            queue.put(session.stats()["participants"])
-            try:
-                held.ack()
-            except ValueError as error:
-                failed = 0 if "leased by process" in str(error) else 2
-        finally:
-            os._exit(failed)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert queue.get(timeout=DEADLINE_S) == before["participants"] + 1
-    session.sweep()
-    after = session.stats()
-    assert after["descriptors_in_use"] == before["descriptors_in_use"]
-    assert after["bytes_in_use"] == before["bytes_in_use"]
-    assert array[-1] == LARGE - 1
-    held.ack()
-    del array, held
-    gc.collect()
-    assert session.stats()["descriptors_in_use"] == 0
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def test_a_message_passes_through_as_it_is(backend, pair, obj):
         assert equal(got, obj)
 
 
-def test_what_is_made_of_an_object_is_its_message(backend, session, pair, obj):
+def test_a_parcel_of_an_object_equals_its_message(backend, session, pair, obj):
     plain, raw = pair
     made = backend.ShmParcel.of(obj)
     raw.put(obj)
@@ -167,7 +167,7 @@ def test_bounds_count_it_as_its_object(backend, session):
         queue.put_nowait(parcel)
 
 
-def test_what_cannot_be_rebuilt_passes_and_fails_where_it_is_opened(backend, pair):
+def test_a_parcel_that_cannot_be_rebuilt_fails_only_when_opened(backend, pair):
     plain, raw = pair
     plain.put(Unloadable())
     parcel = raw.get()
@@ -314,7 +314,7 @@ def test_damage_is_found_where_it_is_opened(backend, pair, kind, data):
     del failed  # its frames keep the memory of the message
 
 
-def test_what_is_no_parcel_is_refused(backend, session):
+def test_wrong_arguments_of_a_parcel_are_refused(backend, session):
     of_list = r"^data: expected a buffer that lies in one piece, got list$"
     with pytest.raises(ShoalTypeError, match=of_list):
         backend.ShmParcel(1, [])

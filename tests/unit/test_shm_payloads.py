@@ -232,7 +232,7 @@ def test_damaged_files_are_refused(place):
     path.unlink()
 
 
-def test_untaken_counts_what_living_readers_have_not_opened(writer):
+def test_untaken_counts_payloads_not_opened_by_living_readers(writer):
     dead = dead_process()
     assert writer.untaken() == 0
     refs = send(writer, np.ones(1000), 2)
@@ -252,7 +252,7 @@ def test_untaken_counts_what_living_readers_have_not_opened(writer):
     assert kept.all()
 
 
-def test_forget_removes_what_a_reader_has_not_opened(writer, place):
+def test_forget_removes_payloads_that_a_reader_has_not_opened(writer, place):
     dead = dead_process()
     mine, its = writer.write(b"x", [b"y"], [ME, dead])
     writer.forget(dead)
@@ -272,7 +272,7 @@ def test_the_links_of_dead_readers_keep_no_file(writer):
     withdraw(again)
 
 
-def test_trim_keeps_what_is_in_use(writer, place):
+def test_trim_keeps_files_in_use(writer, place):
     kept = receive(send(writer, np.ones(10_000))[0])
     untaken = send(writer, np.ones(20_000))[0]
     receive(send(writer, np.ones(30_000))[0])
@@ -298,8 +298,8 @@ def test_few_free_files_are_kept(writer, place, monkeypatch):
     writer.forget(ME)
 
 
-def test_free_files_are_given_back_after_a_while(place, monkeypatch):
-    monkeypatch.setattr(payloads, "_IDLE_S", 0.05)
+def test_free_files_are_given_back_after_a_while(place, timing):
+    timing("shm", idle_s=0.05)
     writer = PayloadWriter(place)
     kept = receive(send(writer, np.ones(10_000))[0])
     time.sleep(0.2)
@@ -312,7 +312,7 @@ def test_free_files_are_given_back_after_a_while(place, monkeypatch):
     writer.close()
 
 
-def test_what_was_announced_outlives_the_writer(place):
+def test_announced_payloads_outlive_the_writer(place):
     writer = PayloadWriter(place)
     taken, ref = send(writer, np.ones(10_000), 2)
     received = receive(taken)
@@ -453,7 +453,7 @@ def test_a_folder_that_was_removed(place):
     writer.close()
 
 
-def test_the_sweep_spares_the_living_and_what_it_does_not_know(place):
+def test_the_sweep_spares_living_writers_and_unknown_files(place):
     dead, me = key_of(dead_process()), key_of(ME)
     elsewhere = (1, *dead[1:])  # the same process id in another PID namespace
     gone = [

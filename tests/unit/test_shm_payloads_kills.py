@@ -168,7 +168,7 @@ def test_a_reader_that_stops_keeps_its_bytes_and_a_dead_one_keeps_nothing(
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_reader_that_goes_on_reads_what_was_announced_to_it(step, begin, line, writer, place):
+def test_a_resumed_reader_reads_payloads_announced_to_it(step, begin, line, writer, place):
     reader, its = begin(READER)
     ref = writer.write(b"", [np.full(50_000, 1.0)], [its])[0]
     tell(reader, step, ref)
@@ -183,7 +183,7 @@ def test_a_reader_that_goes_on_reads_what_was_announced_to_it(step, begin, line,
     assert line(reader) == "1.0 1.0"
 
 
-def test_a_dead_writer_loses_nothing_that_it_announced(begin, line, place):
+def test_payloads_announced_by_a_dead_writer_are_kept(begin, line, place):
     process, its = begin(WRITER)
     reader, other = begin(READER)
     tell(process, "", (place, 50_000, [ME, other]))
@@ -204,7 +204,7 @@ def test_a_dead_writer_loses_nothing_that_it_announced(begin, line, place):
 
 
 @pytest.mark.parametrize("step", ["allocate", "copy", "link 1", "link 2"])
-def test_what_a_writer_leaves_before_it_announces_is_swept(step, begin, line, place):
+def test_files_of_a_killed_writer_that_were_not_announced_are_swept(step, begin, line, place):
     process, _ = begin(WRITER)
     reader, its = begin(READER)
     tell(process, step, (place, 50_000, [its, its]))

@@ -43,7 +43,7 @@ def test_a_reference_travels_through_a_queue(session):
     assert writer.untaken() == 0
 
 
-def test_the_last_one_removes_payloads(shm, place):
+def test_the_last_process_of_a_session_removes_its_payloads(shm, place):
     session = shm.Session.create(dir=place)
     writer = PayloadWriter(session.token)
     refs = writer.write(b"", [np.ones(50_000)], [own_process()] * 2)
@@ -62,7 +62,7 @@ def test_remove_removes_payloads(shm, place):
         assert not Path(session.token).exists()
 
 
-def test_gc_removes_what_killed_processes_left(shm, place, start, line):
+def test_gc_removes_payloads_of_killed_processes(shm, place, start, line):
     process = start(PEER, place, json.dumps(own_process()))
     token = line(process)
     assert shm.gc(place) == []
@@ -73,7 +73,7 @@ def test_gc_removes_what_killed_processes_left(shm, place, start, line):
     assert list(Path(place).iterdir()) == []
 
 
-def test_what_a_dead_member_announced_is_there(shm, place, start, line):
+def test_a_payload_that_a_dead_member_announced_can_be_opened(shm, place, start, line):
     process = start(PEER, place, json.dumps(own_process()))
     with shm.Session.attach(line(process)) as session:
         process.kill()

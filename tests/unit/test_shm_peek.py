@@ -35,7 +35,7 @@ def test_a_look_takes_nothing(session, queue):
     assert session.stats()["descriptors_in_use"] == 0
 
 
-def test_what_is_seen_is_a_copy(session, queue):
+def test_peek_returns_a_copy(session, queue):
     sent = np.arange(50_000.0)
     queue.put(sent)
     (_, seen), *rest = queue.peek()
@@ -50,14 +50,14 @@ def test_what_is_seen_is_a_copy(session, queue):
     assert (stats["bytes_in_use"], stats["descriptors_in_use"]) == (0, 0)
 
 
-def test_what_is_leased_or_taken_is_not_seen(queue):
+def test_peek_skips_leased_and_taken_messages(queue):
     queue.put_many([1, np.zeros(20_000), 3])
     with queue.get(lease=True) as message, queue.get(lease=True) as large:
         assert [one for _, one in queue.peek()] == [3]
         assert message.value + large.value.sum() == 1
 
 
-def test_what_cannot_be_rebuilt_stays(queue):
+def test_peek_leaves_a_message_that_cannot_be_rebuilt(queue):
     queue.put_many([1, Unloadable()])
     for _ in range(2):
         with pytest.raises(ChannelDecodeError, match=r"^queue 'a': .* ValueError: not here$") as e:
@@ -98,7 +98,7 @@ def test_a_closed_queue_can_be_looked_at_and_a_closed_session_not(session, queue
         queue.stats()
 
 
-def test_what_is_seen_while_others_put_and_take_is_whole(queue):
+def test_peek_sees_whole_messages_while_others_put_and_take(queue):
     """Each message repeats one value in all its bytes, and messages are seen in order."""
     over = threading.Event()
 

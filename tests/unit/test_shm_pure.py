@@ -182,7 +182,7 @@ def test_a_wait_without_a_limit_outlasts_tables_held_by_another_process(own, que
     assert queue.get_nowait() == 1
 
 
-def test_what_is_dropped_while_the_tables_are_held_is_released_later(own, queue, place):
+def test_memory_dropped_while_the_tables_are_locked_is_freed_later(own, queue, place):
     other = ShmQueue(ShmSession(dir=place), b"k")
     other.put(1)
     queue.put(LARGE)
@@ -227,7 +227,7 @@ def test_sessions_are_made_at_the_same_time(place):
 
 
 @pytest.mark.parametrize("files", [(), ("pure.new", "pure.new-wal")])
-def test_what_died_before_it_was_a_session_is_removed_when_it_is_old(place, files):
+def test_the_folder_of_an_unfinished_session_is_removed_when_it_is_old(place, files):
     folder = Path(place) / f"shoal-{os.getuid()}-{'0' * 32}"
     folder.mkdir(mode=0o700)
     for file in files:
@@ -237,7 +237,7 @@ def test_what_died_before_it_was_a_session_is_removed_when_it_is_old(place, file
     assert shm_gc(place) == [str(folder)]
 
 
-def test_what_is_queued_can_be_taken_where_the_file_system_is_full(own, queue, monkeypatch):
+def test_queued_messages_can_be_taken_on_a_full_file_system(own, queue, monkeypatch):
     for i in range(100):
         queue.put(i)
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=100, f_frsize=1000))

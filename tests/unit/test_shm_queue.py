@@ -152,7 +152,7 @@ def test_a_batch_waits_until_it_is_complete(session):
     assert queue.get_batch(5) == ["c"]
 
 
-def test_a_batch_does_not_wait_for_what_has_no_room(session):
+def test_a_batch_does_not_wait_for_messages_without_room(session):
     queue = session.queue("narrow", max_bytes=3000)
     queue.put(b"x" * 2000, 1)
     thread, put = in_thread(queue.put, b"y" * 2000, 1, DEADLINE_S)
@@ -233,7 +233,7 @@ def test_handles_travel_by_pickle(shm, session, queue):
     assert arrived["queue"].get() == 1
 
 
-def test_a_queue_is_called_what_it_is_named(shm, session, queue):
+def test_messages_call_a_queue_by_its_name(shm, session, queue):
     named = shm.Queue(session, "a", name="the channel 'x', key 'a'")
     for it in (named, pickle.loads(pickle.dumps(named))):
         with pytest.raises(ChannelEmpty, match=r"^get_nowait: the channel 'x', key 'a' is empty$"):
@@ -329,7 +329,7 @@ def test_a_message_that_cannot_be_rebuilt(session, queue):
 
 
 @pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
-def test_a_message_that_ends_programs_ends_nothing_here(session, queue, error):
+def test_a_message_that_raises_system_exit_does_not_end_the_reader(session, queue, error):
     queue.put_many([Ends(error), "next"])
     text = rf"^queue 'a': a message from .* cannot be rebuilt here: {error.__name__}: on purpose$"
     with pytest.raises(ChannelDecodeError, match=text):
@@ -346,7 +346,7 @@ def test_a_message_that_ends_programs_ends_nothing_here(session, queue, error):
     assert session.stats()["descriptors_in_use"] == 0
 
 
-def test_what_cannot_be_pickled_leaves_the_queue_alone(session, queue):
+def test_a_put_of_an_unpicklable_object_leaves_the_queue_unchanged(session, queue):
     with pytest.raises(ShoalValueError, match=r"generator"):
         queue.put(i for i in range(3))
     assert session.stats()["descriptors_in_use"] == 0
@@ -398,7 +398,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("call", "kind", "text"), WRONG, ids=[row[2] for row in WRONG])
-def test_arguments_that_cannot_be(session, queue, call, kind, text):
+def test_wrong_arguments_of_a_queue_are_refused(session, queue, call, kind, text):
     with pytest.raises(kind, match=f"^{text}"):
         call(queue)
     assert session.stats()["descriptors_in_use"] == 0

@@ -62,7 +62,9 @@ def test_a_session_is_listed_whose_processes_are_stopped_or_dead(backend, place,
     assert backend.shm_gc(place) == [token]
 
 
-def test_what_is_no_session_of_this_core_is_refused(backend, place, tmp_path):
+def test_the_list_of_queues_refuses_tokens_of_no_session_or_of_the_other_core(
+    backend, place, tmp_path
+):
     with pytest.raises(ShoalTypeError, match="token=None: expected a str"):
         backend.shm_queues(None)
     with pytest.raises(ShoalValueError, match=r"token='x': expected what Session.token returned"):

@@ -54,7 +54,7 @@ def test_participants_go_on_and_no_other_process_can_join(backend, tmp_path):
     assert not any(folder.iterdir())
 
 
-def test_what_is_made_in_its_folder_meanwhile_goes_too(backend, place):
+def test_removing_a_session_removes_files_made_meanwhile(backend, place):
     for _ in range(50):
         session = backend.ShmSession(dir=place)
         folder, removed = Path(session.token), threading.Event()
@@ -145,7 +145,7 @@ def test_a_process_that_finds_a_spared_session_goes_on(backend, place, start, li
     session.close()
 
 
-def test_why_it_cannot_be_spared_is_told(backend, place):
+def test_a_session_that_cannot_be_spared_names_the_reason(backend, place):
     session = backend.ShmSession(dir=place)
     blocked = Path(session.token) / "spared"
     blocked.mkdir()
@@ -167,7 +167,7 @@ def test_why_it_cannot_be_spared_is_told(backend, place):
         (2**31, ShoalValueError, "pid=2147483648: expected 1 to 2147483647"),
     ],
 )
-def test_numbers_of_processes_that_cannot_be(backend, place, pid, error, text):
+def test_wrong_process_numbers_are_refused(backend, place, pid, error, text):
     session = backend.ShmSession(dir=place)
     with pytest.raises(error, match=f"^{re.escape(text)}$"):
         session.spare(pid)

@@ -46,7 +46,7 @@ def test_a_waiting_call_is_woken(session):
     assert len(woken) == len(calls)
 
 
-def test_it_is_so_in_all_processes(session, start, line):
+def test_a_sealed_session_is_sealed_in_all_processes(session, start, line):
     program = (
         "import sys\nfrom shoal import shm\n"
         "session = shm.Session.attach(sys.argv[1])\nqueue = session.queue('k')\n"

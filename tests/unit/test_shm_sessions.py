@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.process]
 DEADLINE_S = 30
 
 
-def test_the_end_of_a_process_removes_what_it_made(backend, place):
+def test_the_end_of_a_process_removes_its_session(backend, place):
     program = (
         "import sys, threading\nfrom shoal import shm\n"
         "session = shm.Session.create(dir=sys.argv[1])\n"
@@ -42,7 +42,7 @@ def test_the_end_of_a_process_removes_what_it_made(backend, place):
     assert list(Path(place).iterdir()) == []
 
 
-def test_what_crashed_processes_left_is_removed(shm, place, start, line):
+def test_gc_removes_sessions_of_killed_processes(shm, place, start, line):
     program = (
         "import sys, time\nfrom shoal import shm\n"
         "session = shm.Session.create(dir=sys.argv[1])\nsession.queue('k').put(b'x' * 200_000)\n"
@@ -60,7 +60,7 @@ def test_what_crashed_processes_left_is_removed(shm, place, start, line):
         assert shm.gc(place) == []
 
 
-def test_tokens_that_cannot_be(shm, place):
+def test_wrong_tokens_are_refused(shm, place):
     with pytest.raises(
         ShoalValueError, match=r"^token='x': expected what Session\.token returned$"
     ):
@@ -105,7 +105,7 @@ def test_the_session_of_another_backend(shm, backend, place, start, line):
         ({"backlog": 0}, "backlog=0: expected 1 to"),
     ],
 )
-def test_sessions_that_cannot_be(shm, arguments, text):
+def test_wrong_arguments_of_a_session_are_refused(shm, arguments, text):
     with pytest.raises((ShoalValueError, ShoalTypeError)) as wrong:
         shm.Session.create(**arguments)
     assert str(wrong.value).startswith(text)
@@ -156,7 +156,7 @@ def test_a_closed_session_leaves_received_arrays_alone(shm, place):
         lambda queue: queue.get_nowait(),
     ],
 )
-def test_nothing_of_a_closed_session_can_be_used(shm, place, call):
+def test_objects_of_a_closed_session_are_refused(shm, place, call):
     session = shm.Session.create(dir=place)
     queue = session.queue("k")
     session.close()

@@ -280,7 +280,7 @@ def test_put_many_encodes_each_message_once_when_there_is_room(session):
     assert [message.encoded for message in messages] == [1] * 6
 
 
-def test_put_many_puts_what_comes_before_an_object_that_cannot_be_sent(session):
+def test_put_many_puts_the_objects_before_one_that_cannot_be_sent(session):
     queue = session.queue("many")
     with pytest.raises(ValueError, match=r"^not this one$") as wrong:
         queue.put_many([1, 2, Unsendable(), 4])

@@ -19,6 +19,8 @@ from shoal.state.stacks import SIGNAL, THREAD, companions, has_signal
 from support.processes import in_a_child, until
 from support.state_pages import states
 
+pytestmark = pytest.mark.usefixtures("page_folder")
+
 SHOWS = """
 import asyncio, faulthandler, os, select, signal, socket, sys, threading, time
 from shoal.state import calling, show_process
@@ -66,33 +68,10 @@ def begin(before=None):
 """
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("SHOAL_SHM_DIR", str(tmp_path))
-    yield tmp_path
-    hide_process()
-
-
 @pytest.fixture
-def start():
-    """Start a program, wait until it is ready, and end it with the test."""
-    programs = []
-
-    def run(text):
-        program = subprocess.Popen(
-            [sys.executable, "-c", f"{SHOWS}\n{text}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        programs.append(program)
-        assert program.stdout.readline() == "ready\n"
-        return program
-
-    yield run
-    for program in programs:
-        program.kill()
-        program.communicate()
+def start(start_ready):
+    """Start a program that shows itself, and wait until it is ready."""
+    return lambda text: start_ready(f"{SHOWS}\n{text}")
 
 
 def taken(seconds=2.0):
@@ -155,7 +134,7 @@ def test_the_files_are_empty_but_for_an_answer_and_go_with_the_page():
     assert companions(states()[0].page)[0].stat().st_size > 0
 
 
-def test_without_a_page_there_is_no_handler(monkeypatch):
+def test_a_process_without_a_page_has_no_handler(monkeypatch):
     text = SHOWS + "begin()\nprint(threading.active_count(), len(os.listdir('/proc/self/task')))"
     monkeypatch.setenv("SHOAL_STATE", "0")
     done = subprocess.run(
@@ -182,7 +161,7 @@ def test_a_stopped_process_is_not_asked_and_goes_on_as_before(start):
 
 
 @pytest.mark.process
-def test_a_dead_process_is_left_out_and_its_files_go_with_its_page(start, folder):
+def test_a_dead_process_is_left_out_and_its_files_go_with_its_page(start, page_folder):
     program = start("begin(); time.sleep(60)")
     program.kill()
     program.wait()
@@ -305,15 +284,15 @@ def table(**changes):
         ({"state": "D"}, "has not written its stacks in time, and takes no signal"),
     ],
 )
-def test_the_signal_is_sent_only_where_no_python_code_runs(monkeypatch, changes, reason):
+def test_the_signal_is_sent_only_where_no_python_code_runs(changes, reason):
     show_process("job", "actor:0", 0)
     main, asks = table(**changes)
     tasks = {str(os.getpid()): main, "7": asks}
     read = stack_question._Thread
     with contextlib.ExitStack() as files:
         question = stack_question.StackQuestion(states()[0], files)
-        monkeypatch.setattr(question, "_tasks", lambda: list(tasks))
-        monkeypatch.setattr(read, "read", lambda folder: tasks[folder.name])
+        question._tasks = lambda: list(tasks)
+        read.read = lambda folder: tasks[folder.name]
         before = {task: read("", "S", 0.0, 0) for task in tasks}
         assert question._reason_against(before, set()) == reason
         if not reason:
@@ -342,7 +321,7 @@ def test_more_processes_are_asked_than_descriptors_suffice_for(monkeypatch):
     assert [one.problem for one in take_stacks(asked)] == [f"is {pid}" for pid in range(5)]
 
 
-def test_equal_stacks_of_a_group_are_together_the_fewest_first():
+def test_equal_stacks_of_a_group_are_joined_the_rarest_first():
     show_process("job", "actor:0", 0)
 
     def stacks(address, line, problem=""):

@@ -5,7 +5,6 @@ import math
 import os
 import signal
 import stat
-import subprocess
 import sys
 import threading
 import time
@@ -58,32 +57,7 @@ for number in itertools.count():
     entry.end()
 """
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """The folder of shared memory; this process has no page before the test, and none after it."""
-    monkeypatch.setenv("SHOAL_SHM_DIR", str(tmp_path))
-    yield tmp_path
-    hide_process()
-
-
-@pytest.fixture
-def start():
-    """Start a program, wait until it is ready, and end it with the test."""
-    programs = []
-
-    def run(text, *arguments):
-        command = [sys.executable, "-c", text, *arguments]
-        program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        programs.append(program)
-        assert program.stdout.readline() == "ready\n"
-        return program
-
-    yield run
-    for program in programs:
-        program.kill()
-        program.wait()
-        program.stdout.close()
+pytestmark = pytest.mark.usefixtures("page_folder")
 
 
 def only_state():
@@ -91,18 +65,18 @@ def only_state():
     return found
 
 
-def test_a_process_outside_of_a_job_writes_nothing(folder):
+def test_a_process_outside_a_job_has_no_page(page_folder):
     with calling("step"):
         assert begin_wait("get") is None
-    assert list(folder.iterdir()) == []
+    assert list(page_folder.iterdir()) == []
 
 
-def test_nothing_is_written_where_the_user_does_not_want_it(folder, monkeypatch):
+def test_no_page_is_written_where_it_is_switched_off(page_folder, monkeypatch):
     monkeypatch.setenv("SHOAL_STATE", "0")
     show_process(JOB, "actor:0", 0)
     with calling("step"):
         assert begin_wait("get") is None
-    assert list(folder.iterdir()) == []
+    assert list(page_folder.iterdir()) == []
 
 
 def test_a_process_without_a_call_is_idle():
@@ -202,7 +176,7 @@ def test_a_process_shows_when_its_event_loop_ran_last(monkeypatch):
     assert begin <= first <= only_state().loop_beat <= time.monotonic()
 
 
-def test_a_call_that_fails_is_no_longer_outline():
+def test_a_failed_call_is_no_longer_shown():
     show_process(JOB, "actor:0", 0)
     with pytest.raises(KeyError), calling("step"):
         raise KeyError
@@ -265,8 +239,8 @@ def test_long_texts_are_cut_and_no_peer_is_shown_in_part():
         entry.end()
 
 
-def test_a_program_that_closed_all_descriptors_loses_no_file_with_the_page(start):
-    program = start("""
+def test_a_program_that_closed_all_descriptors_loses_no_file_with_the_page(start_ready):
+    program = start_ready("""
 import gc, os
 from shoal.state import hide_process, show_process
 show_process("job", "actor:0", 0)
@@ -280,7 +254,7 @@ print([file for file in files if not os.path.exists(f"/proc/self/fd/{file}")])
     assert program.stdout.read() == "[]\n"
 
 
-def test_a_change_of_identity_within_a_job_keeps_what_is_outline():
+def test_a_change_of_identity_within_a_job_keeps_the_page():
     show_process(JOB, "driver", -1)
     with calling("step"):
         show_process(JOB, "actor:0", 2)
@@ -301,22 +275,22 @@ def test_another_job_gets_a_page_of_its_own():
     assert only_state().is_idle
 
 
-def test_only_the_user_may_read_the_pages(folder):
+def test_only_the_user_may_read_the_pages(page_folder):
     before = os.umask(0)
     try:
         show_process(JOB, "actor:0", 0)
     finally:
         os.umask(before)
-    (job,) = folder.iterdir()
+    (job,) = page_folder.iterdir()
     assert stat.S_IMODE(job.stat().st_mode) == 0o700
     files = list(job.iterdir())
     assert sorted(file.suffix for file in files) == ["", ".ask", ".stacks"]
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
-def test_a_folder_that_others_may_use_gets_no_page(folder, caplog):
+def test_a_folder_that_others_may_use_gets_no_page(page_folder, caplog):
     show_process(JOB, "actor:0", 0)
-    (job,) = folder.iterdir()
+    (job,) = page_folder.iterdir()
     hide_process()
     job.mkdir(mode=0o755)
     show_process(JOB, "actor:0", 0)
@@ -326,7 +300,7 @@ def test_a_folder_that_others_may_use_gets_no_page(folder, caplog):
     assert find_jobs() == {}
 
 
-def test_full_memory_leaves_the_process_without_a_page(folder, monkeypatch, caplog):
+def test_full_memory_leaves_the_process_without_a_page(page_folder, monkeypatch, caplog):
     def refuse(*_):
         raise OSError(28, "No space left on device")
 
@@ -335,12 +309,12 @@ def test_full_memory_leaves_the_process_without_a_page(folder, monkeypatch, capl
     assert "No space left on device" in caplog.text
     with calling("step"):
         assert begin_wait("get") is None
-    assert list(folder.iterdir()) == []
+    assert list(page_folder.iterdir()) == []
 
 
 @pytest.mark.process
-def test_a_stopped_process_and_a_killed_one_are_read_without_their_help(start):
-    program = start(WORKS, "actor:0")
+def test_a_stopped_process_and_a_killed_one_are_read_without_their_help(start_ready):
+    program = start_ready(WORKS, "actor:0")
     assert only_state().status == "running"
     program.send_signal(signal.SIGSTOP)
     until(lambda: only_state().status == "stopped")
@@ -353,15 +327,15 @@ def test_a_stopped_process_and_a_killed_one_are_read_without_their_help(start):
 
 
 @pytest.mark.process
-def test_a_process_that_ends_by_itself_removes_its_page(start, folder):
-    program = start(WORKS.replace("time.sleep(60)", "raise SystemExit"), "actor:0")
+def test_a_process_that_ends_by_itself_removes_its_page(start_ready, page_folder):
+    program = start_ready(WORKS.replace("time.sleep(60)", "raise SystemExit"), "actor:0")
     program.wait()
-    assert list(folder.iterdir()) == []
+    assert list(page_folder.iterdir()) == []
 
 
 @pytest.mark.process
-def test_a_torn_page_is_never_returned(start):
-    start(CHANGES)
+def test_a_torn_page_is_never_returned(start_ready):
+    start_ready(CHANGES)
     seen: set[str] = set()
     end = time.monotonic() + DEADLINE_S
     while len(seen) < 8 and time.monotonic() < end:
@@ -372,7 +346,7 @@ def test_a_torn_page_is_never_returned(start):
     assert len(seen) == 8
 
 
-def test_a_block_that_is_being_written_is_left_out(folder):
+def test_a_block_that_is_being_written_is_left_out(page_folder):
     show_process(JOB, "actor:0", 0)
     with calling("step"):
         begin_wait("get")
@@ -397,14 +371,14 @@ def test_a_block_that_is_being_written_is_left_out(folder):
         lambda page: page.rename(page.with_name("notes")),
     ],
 )
-def test_a_damaged_page_hides_no_other_one(folder, start, damage):
-    program = start(WORKS, "actor:0")
-    start(WORKS, "actor:1")
+def test_a_damaged_page_hides_no_other_one(page_folder, start_ready, damage):
+    program = start_ready(WORKS, "actor:0")
+    start_ready(WORKS, "actor:1")
     damage(next(found.page for found in states() if found.pid == program.pid))
     assert [found.address for found in states()] == ["actor:1"]
 
 
-def test_no_damage_of_a_block_raises(folder):
+def test_no_damage_of_a_block_raises(page_folder):
     show_process(JOB, "actor:0", 0)
     with calling("step"):
         entry = begin_wait("get", "it", ["env:0"])
@@ -419,10 +393,10 @@ def test_no_damage_of_a_block_raises(folder):
         entry.end()
 
 
-def test_a_folder_that_vanishes_has_no_pages(folder):
-    assert read_pages(folder / "no") == []
-    assert find_jobs(folder / "no") == {}
-    assert remove_dead(folder / "no") == []
+def test_a_folder_that_vanishes_has_no_pages(page_folder):
+    assert read_pages(page_folder / "no") == []
+    assert find_jobs(page_folder / "no") == {}
+    assert remove_dead(page_folder / "no") == []
 
 
 @pytest.mark.process
@@ -467,7 +441,7 @@ def test_a_call_that_began_before_a_fork_ends_only_in_the_parent():
 
 
 @pytest.mark.process
-def test_placements_stay_as_long_as_the_job_has_a_page(folder):
+def test_placements_stay_as_long_as_the_job_has_a_page(page_folder):
     show_process(JOB, "driver", 0)
     for text in ("actor: an earlier one\n", "actor: 2 workers\n"):
         keep_placement(job_folder(), "actor", text)
@@ -475,11 +449,11 @@ def test_placements_stay_as_long_as_the_job_has_a_page(folder):
     assert read_placements(job_folder()) == "a/b: 1 worker\n\nactor: 2 workers\n"
     assert [state.address for state in states()] == ["driver"]
     hide_process()
-    assert list(folder.iterdir()) == []
+    assert list(page_folder.iterdir()) == []
 
 
-def test_dead_pages_stay_while_the_job_goes_on_and_go_with_it(start, folder):
-    dead, alive = start(WORKS, "actor:0"), start(WORKS, "actor:1")
+def test_dead_pages_stay_while_the_job_goes_on_and_go_with_it(start_ready, page_folder):
+    dead, alive = start_ready(WORKS, "actor:0"), start_ready(WORKS, "actor:1")
     dead.kill()
     dead.wait()
     assert remove_dead() == []
@@ -490,28 +464,28 @@ def test_dead_pages_stay_while_the_job_goes_on_and_go_with_it(start, folder):
     alive.wait()
     (job,) = find_jobs().values()
     (job / "what was left there").touch()
-    assert remove_dead(folder) == [str(job)]
-    assert list(folder.iterdir()) == []
+    assert remove_dead(page_folder) == [str(job)]
+    assert list(page_folder.iterdir()) == []
 
 
 @pytest.mark.process
-def test_a_worker_that_is_launched_again_replaces_the_page_of_its_predecessor(start):
+def test_a_worker_that_is_launched_again_replaces_the_page_of_its_predecessor(start_ready):
     show_process(JOB, "driver", 0)
     for name in ("actor:0", "actor:1"):
-        program = start(WORKS, name)
+        program = start_ready(WORKS, name)
         program.kill()
         program.wait()
-    start(WORKS, "actor:0")
+    start_ready(WORKS, "actor:0")
     found = {found.address: found.status for found in states()}
     assert found == {"driver": "running", "actor:0": "running", "actor:1": "dead"}
     assert len(states()) == 3
 
 
 @pytest.mark.process
-def test_workers_that_are_ended_on_purpose_do_not_count_as_dead(start):
+def test_workers_that_are_ended_on_purpose_do_not_count_as_dead(start_ready):
     show_process(JOB, "driver", 0)
     for name in ("actor:1", "actor:1:0", "actor:12"):
-        program = start(WORKS, name)
+        program = start_ready(WORKS, name)
         program.kill()
         program.wait()
     remove_pages(["actor:1", "env:0"])
@@ -519,15 +493,15 @@ def test_workers_that_are_ended_on_purpose_do_not_count_as_dead(start):
 
 
 @pytest.mark.process
-def test_the_first_process_of_another_job_removes_what_a_dead_job_left(start):
-    program = start(WORKS, "actor:0")
+def test_the_first_process_of_a_job_removes_pages_of_dead_jobs(start_ready):
+    program = start_ready(WORKS, "actor:0")
     program.kill()
     program.wait()
     show_process("another", "driver", 0)
     assert list(find_jobs()) == ["another"]
 
 
-def test_a_process_of_another_container_is_kept_and_its_state_is_unknown(folder, monkeypatch):
+def test_a_process_of_another_container_is_kept_and_its_state_is_unknown(page_folder, monkeypatch):
     show_process(JOB, "actor:0", 0)
     monkeypatch.setattr(folders, "_this_host", lambda: "00000000")
     assert only_state().status == "unknown"

@@ -20,12 +20,9 @@ NO_LIMIT = Deadline(math.inf)
 
 
 @pytest.fixture(autouse=True)
-def page(tmp_path, monkeypatch):
+def page(page_folder):
     """This process is a worker of a job."""
-    monkeypatch.setenv("SHOAL_SHM_DIR", str(tmp_path))
     show_process("job", "actor:0", 0)
-    yield
-    hide_process()
 
 
 @pytest.fixture
@@ -84,7 +81,7 @@ def test_a_wait_that_ends_with_an_error_is_no_longer_shown():
     assert now_shown() == []
 
 
-def test_of_waits_within_each_other_the_outermost_is_shown():
+def test_only_the_outermost_of_nested_waits_is_shown():
     with calling("step"), LongWait(str, NO_LIMIT, operation="recv") as outer:
         with LongWait(str, NO_LIMIT, operation="get") as inner:
             inner.show()  # the outer one is not called meanwhile
@@ -96,7 +93,7 @@ def test_of_waits_within_each_other_the_outermost_is_shown():
         assert now_shown() == ["put"]
 
 
-def test_a_hidden_wait_is_shown_again_with_its_peers_of_then(clock):
+def test_an_inner_wait_is_shown_with_its_peers_after_the_outer_one(clock):
     peers = ["env:0", "env:1"]
     with LongWait(str, NO_LIMIT, 1.0, peers=lambda: peers) as wait:
         wait.tick()
@@ -233,8 +230,8 @@ def test_a_chained_function_is_shown_until_it_has_run():
     until(lambda: now_shown() == [])
 
 
-def test_peers_that_become_known_during_a_wait_are_shown(monkeypatch):
-    monkeypatch.setattr("shoal.deadline._PEERS_EVERY_S", 0.01)
+def test_peers_that_become_known_during_a_wait_are_shown(timing):
+    timing("deadline", peers_every_s=0.01)
 
     def learns(work):
         until(now_shown)
@@ -253,7 +250,7 @@ def test_peers_that_become_known_during_a_wait_are_shown(monkeypatch):
     thread.join()
 
 
-def test_a_long_chain_of_functions_names_its_peers_and_ends_no_wait():
+def test_a_long_chain_of_functions_names_its_peers():
     first = work_for("env:0")
     last = first
     for _ in range(2000):
@@ -264,7 +261,7 @@ def test_a_long_chain_of_functions_names_its_peers_and_ends_no_wait():
     assert now_shown() == []
 
 
-def test_what_is_shown_of_a_wait_cannot_end_it():
+def test_an_error_while_a_wait_is_shown_does_not_end_it():
     def fails():
         raise RecursionError
 
@@ -274,7 +271,7 @@ def test_what_is_shown_of_a_wait_cannot_end_it():
         assert (wait_of("actor:0").peers, wait_of("actor:0").until) == ((), math.inf)
 
 
-def test_of_many_chained_functions_the_oldest_is_shown_and_leaves_room_for_calls():
+def test_only_the_oldest_chained_function_is_shown():
     def names(number):
         def function():
             pass

@@ -136,12 +136,6 @@ class Asynchronous(Worker):
 
 
 @pytest.fixture
-def cluster():
-    with local_cluster() as made:
-        yield made
-
-
-@pytest.fixture
 def counters(cluster):
     """A group of two ranks."""
     return Counter.create_group().launch(cluster, TWO, name="counters")
@@ -153,7 +147,7 @@ def counter(cluster):
     return Counter.create_group().launch(cluster, name="counters")
 
 
-def test_what_needs_the_constructor_of_the_base_names_it():
+def test_an_attribute_missing_without_the_base_constructor_names_it():
     with local_cluster() as cluster:
         group = Forgetful.create_group().launch(cluster, TWO, "forgetful")
         assert group.early().wait() == [(0, 7), (1, 7)]

@@ -50,12 +50,6 @@ def _no_earlier_failures():
 
 
 @pytest.fixture
-def cluster():
-    with local_cluster() as made:
-        yield made
-
-
-@pytest.fixture
 def pair(cluster):
     return Fails.create_group().launch(cluster, TWO, "pair", max_concurrency=2)
 

@@ -11,7 +11,6 @@ from shoal import Cluster, NodePlacementStrategy, Worker, WorkerAddress, WorkerI
 from shoal.errors import NameTakenError, ShoalTimeoutError, ShoalValueError, WorkerGroupError
 from shoal.manager import WorkerManager
 from shoal.process import ProcessId
-from shoal.testing import local_cluster
 from shoal.worker import WorkerGroup, names
 from support.processes import until
 
@@ -55,12 +54,6 @@ class Parent(Worker):
 
     def end(self):
         self._group.close()
-
-
-@pytest.fixture
-def cluster():
-    with local_cluster() as made:
-        yield made
 
 
 @pytest.fixture

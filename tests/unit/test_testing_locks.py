@@ -16,13 +16,12 @@ from shoal import (
     NodePlacementStrategy,
     Worker,
     WorkerAddress,
-    deadline,
 )
 from shoal.errors import LockError, ShoalTimeoutError, ShoalValueError
 from shoal.manager import DeviceLockManager, PortLockManager, WorkerManager
 from shoal.process import ProcessId, own_process
 from shoal.state import hide_process, show_process
-from shoal.testing import StalledError, local_cluster, stall
+from shoal.testing import StalledError, local_cluster
 from shoal.worker import DeviceLock, PortLock, lock
 from support.processes import in_a_child, until
 from support.state_pages import states
@@ -175,23 +174,6 @@ def test_workers_on_different_devices_do_not_wait(cluster):
     group.take(timeout=0).wait()
 
 
-def test_workers_get_it_in_the_order_in_which_they_asked(cluster):
-    group = launch(cluster, strategy=FlexiblePlacementStrategy([[0]] * 6))
-    on(group, 0).take().wait()
-    manager = DeviceLockManager.get_proxy()
-    taken = []
-    for rank in (3, 1, 5, 2, 4):
-        call = on(group, rank).take()
-        taken.append((rank, call))
-        waits = len(taken)
-        until(lambda waits=waits: _waiting(manager) == waits)
-    on(group, 0).give().wait()
-    for index, (rank, call) in enumerate(taken):
-        call.wait()
-        assert not any(later.done() for _, later in taken[index + 1 :])
-        on(group, rank).give().wait()
-
-
 def _waiting(manager):
     return sum(map(len, manager._manager._table._waiting.values()))
 
@@ -211,9 +193,9 @@ def test_a_deadline_names_the_holder_and_leaves_the_queue(cluster):
 
 
 @pytest.mark.parametrize("cls", [Locks, AsyncLocks])
-def test_a_long_wait_is_logged_with_the_holder(cluster, cls, monkeypatch, caplog):
-    monkeypatch.setattr(deadline, "_FIRST_LOGS_S", (2.0, 60.0))
-    monkeypatch.setattr(lock, "_FIRST_S", 0.1)
+def test_a_long_wait_is_logged_with_the_holder(cluster, cls, timing, caplog):
+    timing("deadline", first_logs_s=(2.0, 60.0))
+    timing("worker", first_look_s=0.1)
     group = launch(cluster, cls)
     on(group, 0).take().wait()
     with caplog.at_level(logging.WARNING, "shoal"):
@@ -343,9 +325,9 @@ def test_the_end_of_a_waiting_worker_removes_its_request(cluster):
     third.wait()
 
 
-def test_a_lock_that_no_worker_will_release_is_a_stall(cluster, monkeypatch):
-    monkeypatch.setattr(stall, "_WORK_S", 1.0)
-    monkeypatch.setattr(lock, "_FIRST_S", 0.1)
+def test_a_lock_that_no_worker_will_release_is_a_stall(cluster, timing):
+    timing("testing", work_s=1.0)
+    timing("worker", first_look_s=0.1)
     group = launch(cluster)
     on(group, 0).take().wait()
     with pytest.raises(StalledError, match=r"locks:1: waits for the lock of device 0: .*locks:0"):

@@ -16,6 +16,7 @@ from shoal.errors import (
     ChannelFull,
     ChannelNotFoundError,
     ShoalTimeoutError,
+    ShoalTypeError,
     ShoalValueError,
     TransportError,
     WorkerGroupError,
@@ -88,14 +89,11 @@ class Peer(Worker):
         mine = item if self._rank == 0 else None
         return self.broadcast(mine, groups=[("peers", [0, 1])], src=("peers", 0))
 
+    def start_broadcast(self, groups, **options):
+        self.broadcast(1, groups, **options)
+
     def send_lock(self):
         self.send(threading.Lock(), "peers", 1 - self._rank)
-
-
-@pytest.fixture
-def cluster():
-    with local_cluster() as made:
-        yield made
 
 
 @pytest.fixture
@@ -218,6 +216,31 @@ def test_a_broadcast_gives_each_member_a_copy(peers):
     assert peers.share([1, 2]).wait() == [[1, 2], [1, 2]]
 
 
+@pytest.mark.parametrize(
+    ("groups", "kwargs", "kind", "text"),
+    [
+        (None, {}, ShoalValueError, "groups is missing"),
+        ([], {}, ShoalValueError, "empty"),
+        ([("peers", [])], {}, ShoalValueError, "the list of ranks is empty"),
+        ([("others", [0, 1])], {}, ShoalValueError, "peers:0 is not a member"),
+        ([("peers", [0, 0])], {}, ShoalValueError, "names peers:0 twice"),
+        ("peers", {}, ShoalTypeError, "groups='peers'"),
+        ([("peers", "0")], {}, ShoalTypeError, "groups[0]"),
+        ([(1, [0])], {}, ShoalTypeError, "text"),
+        (
+            [("peers", [0, 1])],
+            {"src": ("peers", 5)},
+            ShoalValueError,
+            "expected one of the members",
+        ),
+        ([("peers", [0, 1])], {"options": "fast"}, ShoalTypeError, "CollectiveGroupOptions"),
+    ],
+)
+def test_a_broadcast_of_another_form_is_an_error(peers, groups, kwargs, kind, text):
+    with pytest.raises(kind, match=re.escape(text)):
+        peers.execute_on(0).start_broadcast(groups, **kwargs).wait()
+
+
 def test_tensors_are_checked_as_between_processes(peers):
     torch = pytest.importorskip("torch")
     assert torch.equal(peers.tensors((2, 3)).wait()[1], torch.ones(2, 3))
@@ -311,7 +334,7 @@ def test_a_wait_that_the_test_or_its_thread_will_end_is_not_a_stall(cluster, pee
     if by_thread:
         timer.start()
     else:
-        time.sleep(1.0)
+        time.sleep(1.0)  # longer than a stall needs to be found
         assert not taken.done()
         channel.put("item")
     assert taken.wait() == ["item"]

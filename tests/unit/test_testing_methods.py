@@ -7,10 +7,9 @@ from concurrent.futures import Future
 import pytest
 from ray.exceptions import RayActorError
 
-from shoal import Channel, Worker, deadline
+from shoal import Channel, Worker
 from shoal.bootstrap.failure import Failure
 from shoal.errors import GeneratorMethodError
-from shoal.testing import local_cluster
 from shoal.testing.actors import LocalRef
 from shoal.worker.failures import GroupCall
 from support.log_lines import once_logged
@@ -39,12 +38,6 @@ class Asynchronous(Worker):
 
     async def warns(self):
         return self.value
-
-
-@pytest.fixture
-def cluster():
-    with local_cluster() as made:
-        yield made
 
 
 @pytest.mark.parametrize("method", ["numbers", "timed"])
@@ -142,9 +135,9 @@ class Mixed(Worker):
 
 
 def test_a_method_that_stops_the_event_loop_is_named_with_those_that_it_stops(
-    cluster, caplog, monkeypatch
+    cluster, caplog, timing
 ):
-    monkeypatch.setattr(deadline, "_FIRST_LOGS_S", (0.2, 60.0))
+    timing("deadline", first_logs_s=(0.2, 60.0))
     channel = Channel.create("c")
     group = Mixed.create_group().launch(cluster)
     giving = group.give("c")

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from shoal import NodePlacementStrategy, Worker, WorkerAddress
-from shoal.testing import local_cluster
 
 pytestmark = pytest.mark.nightly
 
@@ -35,12 +34,6 @@ class Member(Worker):
         members = [WorkerAddress("members", rank) for rank in range(self._world_size)]
         with self._collective.create_collective_group(members, "pair") as group:
             return group.broadcast(item if self._rank == 0 else None, members[0])
-
-
-@pytest.fixture
-def cluster():
-    with local_cluster() as made:
-        yield made
 
 
 def test_a_collective_group_broadcasts(cluster):

@@ -229,8 +229,8 @@ def test_a_watch_that_fails_ends_the_wait_with_that_error(peer):
     peer.run(close)
 
 
-def test_a_long_wait_is_logged(peer, monkeypatch, caplog):
-    monkeypatch.setattr("shoal.deadline._FIRST_LOGS_S", (0.5, 60.0))
+def test_a_long_wait_is_logged(peer, timing, caplog):
+    timing("deadline", first_logs_s=(0.5, 60.0))
     pair = connected(peer)
     tensors = [torch.ones(100_000)]
     peer.start(receive, delay=2.0)

@@ -60,7 +60,7 @@ def names(path):
     return [event["name"] for event in events(path) if event["ph"] == "B"]
 
 
-def test_a_mark_does_not_wait_for_the_manager(server, path, monkeypatch):
+def test_a_mark_does_not_wait_for_the_manager(server, path):
     may_answer = threading.Event()
     collect = server.collect
 
@@ -68,7 +68,7 @@ def test_a_mark_does_not_wait_for_the_manager(server, path, monkeypatch):
         assert may_answer.wait(60)
         return collect(*arguments)
 
-    monkeypatch.setattr(server, "collect", slow)
+    server.collect = slow
     for number in range(100):
         with Tracer.trace_span(f"step {number}"):
             pass
@@ -177,13 +177,13 @@ def test_the_end_of_a_job_whose_driver_has_no_marks_starts_no_thread(server, pat
     assert path.with_suffix(".json").exists()
 
 
-def test_a_lost_manager_ends_tracing_with_one_line(server, monkeypatch, caplog):
-    monkeypatch.setattr(sending, "_LOST_S", 0.1)
+def test_a_lost_manager_ends_tracing_with_one_line(server, timing, caplog):
+    timing("tracing", lost_s=0.1)
 
     def lost(*_):
         raise PeerLostError("Tracer died")
 
-    monkeypatch.setattr(server, "collect", lost)
+    server.collect = lost
     Tracer.trace_begin("a")
     until(lambda: recording.sink() is None)
     with Tracer.trace_span("b"):
@@ -192,7 +192,7 @@ def test_a_lost_manager_ends_tracing_with_one_line(server, monkeypatch, caplog):
     assert "Tracer died" in caplog.text
 
 
-def test_a_manager_that_answers_late_gets_the_events_later(server, path, monkeypatch):
+def test_a_manager_that_answers_late_gets_the_events_later(server, path):
     answers = iter([ShoalTimeoutError("slow"), ShoalTimeoutError("slow"), None])
     collect = server.collect
 
@@ -201,25 +201,25 @@ def test_a_manager_that_answers_late_gets_the_events_later(server, path, monkeyp
             raise error
         return collect(*arguments)
 
-    monkeypatch.setattr(server, "collect", sometimes)
+    server.collect = sometimes
     Tracer.trace_begin("a")
     until(lambda: names(path) == ["a"])
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("ending", [recording.flush, recording.end])
-def test_a_call_to_the_manager_that_is_under_way_is_waited_for(server, path, monkeypatch, ending):
+def test_a_call_to_the_manager_that_is_under_way_is_waited_for(server, path, ending):
     """Ray ends the process if it is disconnected while a thread is in a call."""
     begun, ended = threading.Event(), threading.Event()
     collect = server.collect
 
     def slow(*arguments):
         begun.set()
-        time.sleep(2.3)
+        time.sleep(2.3)  # longer than a manager that died is tried again
         ended.set()
         return collect(*arguments)
 
-    monkeypatch.setattr(server, "collect", slow)
+    server.collect = slow
     Tracer.trace_begin("a")
     assert begun.wait(60)
     ending()
@@ -227,12 +227,10 @@ def test_a_call_to_the_manager_that_is_under_way_is_waited_for(server, path, mon
     assert names(path) == ["a"]
 
 
-def test_events_that_do_not_fit_are_counted_and_logged(server, path, monkeypatch, caplog):
+def test_events_that_do_not_fit_are_counted_and_logged(server, path, caplog):
     may_answer = threading.Event()
     collect = server.collect
-    monkeypatch.setattr(
-        server, "collect", lambda *arguments: may_answer.wait(60) and collect(*arguments)
-    )
+    server.collect = lambda *arguments: may_answer.wait(60) and collect(*arguments)
     for _ in range(10_000):
         Tracer.trace_begin("a")
         Tracer.trace_end("a")
@@ -258,16 +256,14 @@ def test_without_a_folder_events_are_kept_in_memory(server, path, monkeypatch, c
     assert "not yours" in caplog.text
 
 
-def test_files_on_other_nodes_are_removed_when_the_trace_is_closed(server, path, monkeypatch):
-    monkeypatch.setattr(sending, "_SWEEP_EVERY_S", 3600.0)
+def test_files_on_other_nodes_are_removed_when_the_trace_is_closed(server, path, timing):
+    timing("tracing", sweep_every_s=3600.0)
     Tracer.trace_begin("a")
     until(lambda: names(path) == ["a"])
     server.finalize()
     orphan(2)
     folder, calls, collect = node_folder(TOKEN), [], server.collect
-    monkeypatch.setattr(
-        server, "collect", lambda *arguments: calls.append(arguments) or collect(*arguments)
-    )
+    server.collect = lambda *arguments: calls.append(arguments) or collect(*arguments)
     Tracer.trace_begin("late")
     until(lambda: recording.sink() is None)
     until(lambda: not folder.parent.exists())
@@ -333,12 +329,12 @@ def test_a_folder_that_other_users_can_use_is_refused(server, monkeypatch):
     with pytest.raises(PermissionError, match=r"is not a folder of user .* alone"):
         node_folder(TOKEN)
     base.chmod(0o700)
-    user = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    base.rename(base.with_name(f"shoal-trace-{user + 1}"))
-    with pytest.raises(PermissionError, match=f"user {user + 1} alone"):
-        node_folder(TOKEN)
-    monkeypatch.setattr(os, "geteuid", lambda: user)
+    other = os.geteuid() + 1
+    base.rename(base.with_name(f"shoal-trace-{other}"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: other)
+        with pytest.raises(PermissionError, match=f"user {other} alone"):
+            node_folder(TOKEN)
 
 
 class Remote:

@@ -21,15 +21,26 @@ class Call:
         self.watched += 1
 
 
-def test_a_call_is_watched(monkeypatch):
+@pytest.fixture
+def cluster_is(monkeypatch):
+    """Set the cluster of this process, and whether its Ray runs."""
+
+    def change(cluster, *, has_ray=True):
+        ray = SimpleNamespace(is_initialized=lambda: has_ray)
+        monkeypatch.setattr(failures, "runtime", lambda: ray)
+        monkeypatch.setattr(Cluster, "_instance", cluster, raising=False)
+
+    return change
+
+
+def test_a_call_is_watched(cluster_is):
     call = Call()
-    monkeypatch.setattr(failures, "runtime", lambda: SimpleNamespace(is_initialized=lambda: True))
-    monkeypatch.setattr(Cluster, "_instance", SimpleNamespace(is_ending=False), raising=False)
+    cluster_is(SimpleNamespace(is_ending=False))
     failures._watch_new(deque([call]))
     assert call.watched == 1
 
 
-def test_a_call_is_kept_and_not_watched_while_ray_is_shut_down(monkeypatch):
+def test_a_call_is_kept_and_not_watched_while_ray_is_shut_down(monkeypatch, cluster_is):
     """To watch it, or to drop its references, would end the process in that time."""
     kept, calls = [], deque([Call()])
     call = calls[0]
@@ -44,8 +55,7 @@ def test_a_call_is_kept_and_not_watched_while_ray_is_shut_down(monkeypatch):
                     monkeypatch.delattr(Cluster, "_instance")
             return True
 
-    monkeypatch.setattr(failures, "runtime", lambda: SimpleNamespace(is_initialized=lambda: False))
-    monkeypatch.setattr(Cluster, "_instance", Ending(), raising=False)
+    cluster_is(Ending(), has_ray=False)
     failures._watch_new(calls)
     assert kept == [True] * 3
     assert call.watched == 0
@@ -53,14 +63,14 @@ def test_a_call_is_kept_and_not_watched_while_ray_is_shut_down(monkeypatch):
 
 
 @pytest.mark.parametrize("is_ending", [False, True])
-def test_results_that_are_dropped_while_the_cluster_ends_are_not_watched(monkeypatch, is_ending):
+def test_results_that_are_dropped_while_the_cluster_ends_are_not_watched(
+    monkeypatch, cluster_is, is_ending
+):
+    cluster_is(SimpleNamespace(is_ending=is_ending))
     monkeypatch.setattr(failures, "_watch_later", lambda _: None)
-    monkeypatch.setattr(failures, "runtime", lambda: SimpleNamespace(is_initialized=lambda: True))
-    cluster = SimpleNamespace(is_ending=is_ending)
-    monkeypatch.setattr(Cluster, "_instance", cluster, raising=False)
     call = failures.GroupCall("g", "step", ["reference"], [0])
     watched = []
-    monkeypatch.setattr(call, "watch", lambda: watched.append("g.step"))
+    call.watch = lambda: watched.append("g.step")
     call.drop()
     assert bool(watched) is not is_ending
 

@@ -355,7 +355,7 @@ def test_publishing_waits_for_no_reader(weights):
 # Memory.
 
 
-def test_the_bound_of_bytes_is_an_error_that_names_what_is_in_use(make):
+def test_the_bound_of_bytes_is_an_error_that_names_the_versions_in_use(make):
     weights = make(max_bytes=3 * MIB)
     weights.publish({"a": torch.zeros(MIB, dtype=torch.uint8)})
     held = weights.latest()
@@ -408,7 +408,7 @@ def test_too_little_memory_is_an_error_before_any_write(weights, monkeypatch):
 # Deltas and hashes.
 
 
-def test_a_delta_copies_only_what_changed(weights):
+def test_a_delta_copies_only_changed_tensors(weights):
     state = {name: torch.full((MIB,), 1.0) for name in "abc"} | {"n": np.ones(MIB), "step": 1}
     weights.publish(state)
     state["b"][5] = 2
@@ -516,7 +516,7 @@ def test_verify_finds_one_flipped_bit_and_names_the_tensor(weights):
         weights.latest().verify()
 
 
-def test_diff_names_what_differs_or_is_on_one_side(weights):
+def test_diff_names_tensors_that_differ_or_exist_on_one_side(weights):
     module = torch.nn.Linear(2, 2)
     weights.publish(module.state_dict() | {"extra": torch.ones(1), "step": 1})
     assert weights.latest().diff(module) == ("extra",)

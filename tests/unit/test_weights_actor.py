@@ -102,7 +102,7 @@ def test_versions_are_newer_also_if_only_the_page_was_lost(start):
     assert publish(worker) > last
 
 
-def test_making_a_folder_again_shows_no_version_to_those_who_use_it(weights_folder, monkeypatch):
+def test_a_folder_made_again_shows_its_users_no_version(weights_folder, monkeypatch):
     seen, link = [], os.link
 
     def look(source, target):

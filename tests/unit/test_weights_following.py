@@ -17,21 +17,11 @@ from shoal.weights.following import serve, source_of
 from shoal.weights.layout import StateLayout
 from shoal.weights.transfer import ASKS
 from support.processes import DEADLINE_S, until
-from support.weights_nodes import Counted, Nodes
+from support.weights_nodes import Counted
 
 torch = pytest.importorskip("torch")
 
 MIB = 2**20
-
-
-@pytest.fixture
-def nodes(place, make_weights_folder, monkeypatch):
-    for name in ("_PAUSE_S", "_PATIENCE_S", "_KEPT_S"):
-        monkeypatch.setattr(following, name, 0.1)  # instead of 1, 10 and 20 s
-    made = Nodes(place, make_weights_folder)
-    monkeypatch.setattr(following, "run_in_thread", made.start)
-    yield made
-    made.close()
 
 
 def read(store, least=1):
@@ -109,7 +99,7 @@ def test_a_node_whose_readers_have_gone_follows_no_more(nodes):
     assert nodes.away.newest() == Version(1, 3)
 
 
-def test_a_version_that_was_announced_and_cannot_come_keeps_nobody(nodes, monkeypatch):
+def test_an_announced_version_that_cannot_come_keeps_no_reader(nodes, monkeypatch):
     nodes.publish({"a": 1})
     assert nodes.read()["a"] == 1
     real, refused = following.receive, []

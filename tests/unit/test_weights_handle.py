@@ -96,7 +96,7 @@ def test_diff_waits_for_the_node_that_publishes_and_says_so(weights, monkeypatch
 
 
 @pytest.mark.parametrize("given", [5, (1,), (1, -1), ("1", "2")])
-def test_what_is_not_a_version_is_refused(weights, given):
+def test_a_value_that_is_not_a_version_is_refused(weights, given):
     with pytest.raises(ShoalValueError, match=r"newer_than=.*: expected a version"):
         weights.latest(given)
     with pytest.raises(ShoalValueError, match=r"version=.*: expected a version"):

@@ -34,7 +34,7 @@ class Tied(torch.nn.Module):
         self.norm = torch.nn.LayerNorm(3)
 
 
-def test_the_report_says_what_became_of_each_name(snapshot_of):
+def test_the_report_lists_the_outcome_of_each_name(snapshot_of):
     trained, fresh = Tied(), Tied()
     snapshot = snapshot_of(trained.state_dict() | {"step": 7})
     report = snapshot.load_into(fresh)
@@ -48,7 +48,7 @@ def test_the_report_says_what_became_of_each_name(snapshot_of):
     assert str(snapshot.load_into(fresh)) == text
 
 
-def test_a_target_that_does_not_fit_is_refused_before_anything_is_written(snapshot_of):
+def test_a_target_that_does_not_fit_is_refused_before_any_write(snapshot_of):
     snapshot = snapshot_of({"weight": torch.ones(2, 3), "extra": torch.ones(1)})
     module = torch.nn.Linear(3, 2)
     before = module.weight.clone()
@@ -70,7 +70,7 @@ def test_a_target_that_does_not_fit_is_refused_before_anything_is_written(snapsh
         snapshot.load_into([])
 
 
-def test_a_target_that_ties_what_the_snapshot_does_not_is_refused_or_reported(snapshot_of):
+def test_a_target_with_other_tied_tensors_is_refused_or_reported(snapshot_of):
     snapshot = snapshot_of({"a": torch.ones(3), "b": torch.zeros(3)})
     tied = torch.full((3,), 5.0)
     with pytest.raises(ShoalValueError, match="nothing was loaded: 'b' share their memory"):
@@ -132,7 +132,7 @@ class Fused(torch.nn.Module):
         state[f"{prefix}qk"] = module.qk.detach() if module._drops else torch.cat(parts)
 
 
-def test_hooks_of_a_fused_layer_are_honoured_or_reported(snapshot_of):
+def test_hooks_of_a_fused_layer_run_or_are_reported(snapshot_of):
     trained = torch.nn.Sequential(Fused())
     snapshot = snapshot_of(trained.state_dict())
     assert list(snapshot) == ["0.q", "0.k"]

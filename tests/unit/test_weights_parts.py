@@ -107,7 +107,7 @@ def test_a_part_that_does_not_come_is_named(store):
     assert {end() for end in ends} == {Version(1, 2)}
 
 
-def test_a_part_twice_another_size_and_a_name_twice_are_refused(weights_folder, store):
+def test_a_repeated_part_or_name_and_another_size_are_refused(weights_folder, store):
     first = start(store, {"a": 1}, VersionPart(1, 0, 2))
     until(lambda: names(weights_folder, "s1"))
     with pytest.raises(ShoalValueError, match="part 0 of 2 of version 1 is there already"):

@@ -18,7 +18,7 @@ from shoal.errors import (
     WeightsMemoryError,
 )
 from shoal.queues.protocol import ONE
-from shoal.weights import Version, following, layout as layouts, sent_parts, transfer
+from shoal.weights import Version, layout as layouts, sent_parts, transfer
 from shoal.weights.layout import StateLayout
 from shoal.weights.part_names import VersionPart
 from shoal.weights.parts import publish_part
@@ -27,22 +27,15 @@ from shoal.weights.shards import LocalShard
 from shoal.weights.store import Store
 from shoal.weights.transfer import ASKS
 from support.processes import DEADLINE_S, until
-from support.weights_nodes import Nodes
 
 torch = pytest.importorskip("torch")
 
 MIB = 2**20
 
 
-@pytest.fixture
-def nodes(place, make_weights_folder, monkeypatch):
-    for name in ("_PAUSE_S", "_PATIENCE_S", "_KEPT_S"):
-        monkeypatch.setattr(following, name, 0.1)  # instead of 1, 10 and 20 s
+@pytest.fixture(autouse=True)
+def _quick_beats(monkeypatch):
     monkeypatch.setattr(sent_parts, "_BEAT_S", 0.05)  # instead of 1 s
-    made = Nodes(place, make_weights_folder)
-    monkeypatch.setattr(following, "run_in_thread", made.start)
-    yield made
-    made.close()
 
 
 def start(nodes, state, part, *, sends=True, dtype=None, timeout=DEADLINE_S, queues=None):

@@ -64,7 +64,7 @@ def test_a_version_arrives_as_it_is_with_its_number(folders):
     assert receive(there, send(latest(here), set())) == version
 
 
-def test_a_delta_is_sent_against_what_is_there(folders):
+def test_a_delta_is_sent_against_the_present_version(folders):
     here, there = folders
     state = {name: torch.zeros(MIB) for name in "abc"}
     state["a"] += 1

@@ -19,6 +19,7 @@ import ray
 
 from shoal._ray import in_process
 from shoal.bootstrap.output import announce_output
+from shoal.channel import timing
 from shoal.channel.actor_group import ChannelWorkerGroup
 from shoal.context import set_context
 from shoal.errors import (
@@ -39,19 +40,6 @@ __all__ = ["ChannelWorker", "ask_manager"]
 
 _log = logging.getLogger("shoal")
 
-_SPARE_S = 2.0
-"""Seconds between renewals of the protection of the memory from cleanup.
-
-Cleanup removes memory that no living process has open; protection keeps it during a restart.
-"""
-_LINGER_S = 0.2
-"""Seconds between the last answer of a closed actor and its end, so that replies can arrive."""
-_TICK_S = 0.25
-"""Seconds between two rounds of upkeep."""
-_IDLE_S = 2.0
-"""Seconds without an item before memory is given back, so that a stream may pause."""
-_MANAGER_S = 30.0
-"""Maximum seconds that the job's manager takes to answer."""
 _MANY = 1024
 """Maximum number of queues that stay open."""
 _NEAR = 0.8
@@ -267,7 +255,7 @@ class ChannelWorker:
 
     async def _look_after(self) -> None:
         while not self._ends:
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(timing.TIMING.tick_s)
             with contextlib.suppress(ChannelError):
                 self._look_around()
                 # Processes of this node close the channel without a call.
@@ -283,7 +271,7 @@ class ChannelWorker:
 
     def _spare(self) -> None:
         """Protect the memory from cleanup until the actor has restarted, if this process dies."""
-        if time.monotonic() - self._spared < _SPARE_S:
+        if time.monotonic() - self._spared < timing.TIMING.spare_s:
             return
         self._spared = time.monotonic()
         # A process whose parent has ended has another one, such as process 1, which never ends.
@@ -295,7 +283,7 @@ class ChannelWorker:
         found = self._session.stats()
         idle = found["bytes_reserved"] > 0 and found["bytes_in_use"] == 0
         self._idle_ticks = self._idle_ticks + 1 if idle else 0
-        if self._idle_ticks * _TICK_S >= _IDLE_S:
+        if self._idle_ticks * timing.TIMING.tick_s >= timing.TIMING.idle_s:
             self._idle_ticks = 0
             self._session.trim()
 
@@ -330,7 +318,7 @@ class ChannelWorker:
         hide_process()  # it ends on purpose, but Ray kills it
 
     async def _linger(self) -> None:
-        await asyncio.sleep(_LINGER_S)
+        await asyncio.sleep(timing.TIMING.linger_s)
         await self.end()
         try:
             # Handles that still ask learn that the actor has ended and did not die.
@@ -342,4 +330,4 @@ class ChannelWorker:
 def ask_manager(method: str, *args: Any) -> Any:
     """Ask the manager and wait; `ray.get` would warn about waiting inside an event loop."""
     asked = getattr(NodeManager.get_proxy().actor, method).remote(*args)
-    return asked.future().result(_MANAGER_S)
+    return asked.future().result(timing.TIMING.manager_s)

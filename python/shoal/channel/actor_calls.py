@@ -12,6 +12,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
 from shoal._ray import LOST, check_fork, fetch, find_actor
+from shoal.channel import timing
 from shoal.deadline import Deadline
 from shoal.errors import ChannelClosed, PeerLostError, ShoalError
 from shoal.job_end import tie_to_job
@@ -22,15 +23,6 @@ from shoal.queues.wait import JOB_HAS_ENDED
 
 __all__ = ["ActorCalls", "node_is_dead"]
 
-_ANSWER_S = 30.0
-"""Seconds that an actor has to answer: it may be busy."""
-_SPARE_S = 0.25
-"""Seconds after the caller's deadline before an actor that has not answered is pinged."""
-_PING_S = 1.75
-"""Seconds that the ping may take; then the call ends, two seconds after the deadline."""
-_AGAIN_S = 0.05
-_RESTART_S = 20.0
-"""Maximum seconds to wait for an actor to restart after its process died."""
 
 _DISCONNECTED = "this process is not connected to Ray any more"
 
@@ -132,7 +124,7 @@ class ActorCalls:
             try:
                 return self.serve(operation, *arguments)
             except ActorRestartsError as error:
-                until = until or Deadline(_RESTART_S)
+                until = until or Deadline(timing.TIMING.restart_s)
                 if until.expired:
                     raise self.translate(error) from None
                 try:
@@ -152,9 +144,9 @@ class ActorCalls:
         Raises:
             ActorRestartsError: It has not for long.
         """
-        deadline = Deadline(min(_RESTART_S, until.remaining))
+        deadline = Deadline(min(timing.TIMING.restart_s, until.remaining))
         while True:
-            time.sleep(_AGAIN_S)  # Ray does not notify when an actor has restarted
+            time.sleep(timing.TIMING.again_s)  # Ray does not notify when an actor has restarted
             try:
                 _answer(self._get_handle(), "ping", until=deadline)
             except ActorRestartsError:
@@ -229,14 +221,14 @@ def _answer(handle: Any, method: str, *arguments: Any, until: Deadline | None = 
         ActorLostError: The actor died, does not answer, or was not reached.
     """
     ref, began = _call(handle, method, *arguments), time.monotonic()
-    first = _ANSWER_S if until is None else until.remaining + _SPARE_S
-    if first >= _ANSWER_S:
-        return _get(ref, _ANSWER_S)
+    first = timing.TIMING.answer_s if until is None else until.remaining + timing.TIMING.late_s
+    if first >= timing.TIMING.answer_s:
+        return _get(ref, timing.TIMING.answer_s)
     with contextlib.suppress(ActorSilentError):
         return _get(ref, first)
-    limit = _ANSWER_S
+    limit = timing.TIMING.answer_s
     try:
-        _get(_call(handle, "ping"), _PING_S)
+        _get(_call(handle, "ping"), timing.TIMING.ping_s)
     except ActorSilentError:
         limit = time.monotonic() - began
     return _get(ref, limit, began)

@@ -8,6 +8,7 @@ from typing import Any
 
 from shoal._backend import WorkerAddress
 from shoal._ray import find_actor, in_process, is_dead, timed_out
+from shoal.channel import timing
 from shoal.channel.actor import ChannelWorker
 from shoal.channel.routes import Routes
 from shoal.channel.starting import await_abandoned, end, settings_of, start, state_of
@@ -38,9 +39,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger("shoal")
-
-_ANSWER_S = 60.0
-"""Maximum seconds for an existing actor to describe its channel."""
 
 
 def create(
@@ -169,7 +167,9 @@ def connect(name: str, deadline: Deadline | None) -> tuple[ChannelSettings, Rout
         found: tuple[ChannelSettings, Routes] = local.channels.connect(name, deadline)
         return found
     at_once = deadline is None
-    settings, routes, _ = _connect(name, deadline or Deadline(_ANSWER_S), at_once=at_once)
+    settings, routes, _ = _connect(
+        name, deadline or Deadline(timing.TIMING.describe_s), at_once=at_once
+    )
     return settings, routes
 
 

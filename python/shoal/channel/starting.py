@@ -11,6 +11,7 @@ from typing import Any
 import ray
 
 from shoal._ray import get, is_dead
+from shoal.channel import timing
 from shoal.channel.remote import RemoteQueues
 from shoal.channel.routes import Routes
 from shoal.context import describe_self
@@ -22,9 +23,6 @@ from shoal.manager.base import required_namespace
 from shoal.queues.settings import ChannelSettings
 
 __all__ = ["await_abandoned", "end", "settings_of", "start", "state_of"]
-
-_REMOVED_S = 5.0
-"""Maximum seconds for an actor to remove its memory and end; then it is killed."""
 
 
 def start(
@@ -124,7 +122,7 @@ def end(actor: Any) -> None:
     """End an actor, drop what it holds, and free its name."""
     with contextlib.suppress(ShoalError):
         RemoteQueues(ChannelSettings("channel"), "", 0, actor).end(now=True)
-        deadline = Deadline(_REMOVED_S)
+        deadline = Deadline(timing.TIMING.removed_s)
         while not is_dead(actor) and not deadline.expired:
             time.sleep(0.02)  # Ray does not notify
     ray.kill(actor)

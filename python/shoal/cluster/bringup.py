@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal._ray import exit_by_signal, get
 from shoal.bootstrap.reaper import start_reaper
+from shoal.cluster import timing
 from shoal.cluster.allocate import hooks
 from shoal.cluster.env import PATH_LIKE_ENV_VARS
 from shoal.cluster.progress import timed_step
@@ -40,11 +41,9 @@ from shoal.node_probe.hardware import HardwareReport
 from shoal.node_probe.report import NodeReport, probe_node
 from shoal.topology import NodeInfo
 
-__all__ = ["connect", "disconnect", "find_nodes", "running_jobs", "wanted_nodes"]
+__all__ = ["connect", "disconnect", "find_nodes", "running_jobs", "take_wanted", "wanted_nodes"]
 
 _log = logging.getLogger("shoal")
-
-_POLL_S = 0.25
 
 
 def connect(
@@ -211,6 +210,18 @@ def wanted_nodes(num_nodes: int | None, config: ClusterConfig | None) -> int | N
     return config.num_nodes
 
 
+def take_wanted(nodes: list[Any], num_nodes: int) -> list[Any]:
+    """Return the first `num_nodes` nodes, all if it is 0, and log that the others stay unused."""
+    if not num_nodes or len(nodes) <= num_nodes:
+        return nodes
+    last = len(nodes) - 1
+    some = f"node {last} stays" if last == num_nodes else f"nodes {num_nodes} to {last} stay"
+    _log.warning(
+        "%d nodes are connected and the job wants %d: %s unused", len(nodes), num_nodes, some
+    )
+    return nodes[:num_nodes]
+
+
 def find_nodes(
     num_nodes: int, *, local: bool, config: ClusterConfig | None, deadline: Deadline
 ) -> tuple[list[NodeInfo], list[NodeReport]]:
@@ -226,17 +237,7 @@ def find_nodes(
     with timed_step("nodes") as step:
         alive = _wait_for_nodes(num_nodes, local=local, deadline=deadline)
         reports = _probe(alive, deadline)
-        ordered = _order(alive, reports)
-        if num_nodes and len(ordered) > num_nodes:
-            last = len(ordered) - 1
-            some = (
-                f"node {last} stays" if last == num_nodes else f"nodes {num_nodes} to {last} stay"
-            )
-            _log.warning(
-                "%d nodes are connected and the job wants %d: %s unused",
-                len(ordered), num_nodes, some,
-            )  # fmt: skip
-            ordered = ordered[:num_nodes]
+        ordered = take_wanted(_order(alive, reports), num_nodes)
         hardware = probe_hardware_of(ordered, config, hooks, deadline)
         infos = [
             _node_info(rank, entry, report, found)
@@ -278,7 +279,7 @@ def _wait_for_nodes(num_nodes: int, *, local: bool, deadline: Deadline) -> list[
                 f"({ips}); check `ray start --address=...` on the others"
             )
         # Ray does not notify when a node joins, so this loop polls.
-        time.sleep(wait.step(_POLL_S))
+        time.sleep(wait.step(timing.TIMING.poll_s))
         wait.tick()
 
 

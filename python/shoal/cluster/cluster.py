@@ -16,6 +16,7 @@ from shoal._backend import shm_gc
 from shoal._ray import runtime
 from shoal.bootstrap.code import set_shipped
 from shoal.bootstrap.extension import load_user_extension_module
+from shoal.cluster import timing
 from shoal.cluster.allocate import AllocateCall, Allocation, allocate, read_arguments
 from shoal.cluster.bringup import connect, disconnect, find_nodes, running_jobs, wanted_nodes
 from shoal.cluster.code import find_code
@@ -29,7 +30,6 @@ from shoal.cluster.env import (
     merge_worker_env_vars,
 )
 from shoal.cluster.job import (
-    END_S,
     Job,
     emulates_network,
     end_actors,
@@ -70,10 +70,6 @@ __all__ = ["Cluster"]
 _log = logging.getLogger("shoal")
 
 _MAX_NAMESPACES = 100
-# Seconds before Ray ends, so that it shows the workers' last output: it reads that every 0.1 s.
-_LAST_OUTPUT_S = 0.3
-# Maximum seconds for the `_close` of all workers at the end of a job.
-_CLOSE_S = 5.0
 
 
 class _ClassOrInstanceMethod:
@@ -327,7 +323,7 @@ class Cluster(DescribedCluster):
     def _close_handles(self) -> None:
         """Let groups call the `_close` of their workers, which may wait for them."""
         if Cluster._has_initialized and self.is_connected() and not os.environ.get("RAY_ACTOR"):
-            close_handles(_CLOSE_S)
+            close_handles(timing.TIMING.close_s)
 
     def _shut_down(self) -> None:
         # When the interpreter ends, this is called alone: daemon threads that wait then end silently.
@@ -344,11 +340,11 @@ class Cluster(DescribedCluster):
         # If Ray was shut down before, everything has ended, and another Ray is not ours.
         if Cluster._has_initialized and self.is_connected():
             if self._actors:
-                time.sleep(_LAST_OUTPUT_S)
+                time.sleep(timing.TIMING.last_output_s)
             self._end_trace()
             if self._owner and emulates_network(self._job.config):
                 with contextlib.suppress(ShoalError):
-                    warn_of_unknown(NetEmulationManager.get_proxy(timeout=END_S))
+                    warn_of_unknown(NetEmulationManager.get_proxy(timeout=timing.TIMING.end_s))
             self._end_hosts()
             if not self._started_ray:
                 end_actors([*self._actors.values(), *self._job.managers])
@@ -374,7 +370,7 @@ class Cluster(DescribedCluster):
         """Make the job's host actors remove their shared memory: a killed process does not."""
         if self._owner:
             with contextlib.suppress(ShoalError):
-                NodeManager.get_proxy(timeout=END_S).end_hosts()
+                NodeManager.get_proxy(timeout=timing.TIMING.end_s).end_hosts()
 
     def _disconnect(self) -> None:
         if self._connected and ray.is_initialized():

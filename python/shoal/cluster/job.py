@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal._backend import backend
 from shoal._ray import NAME_TAKEN, find_actor, get
+from shoal.cluster import timing
 from shoal.cluster.node_record import note_nodes
 from shoal.cluster.progress import timed_step
 from shoal.config import ClusterConfig
@@ -23,10 +24,8 @@ from shoal.net_emulation import NetEmulationManager
 from shoal.topology import NodeGroupInfo, NodeInfo, build_groups
 from shoal.tracing import Tracer
 
-__all__ = ["END_S", "Job", "emulates_network", "end_actors", "find_job", "launch_managers"]
+__all__ = ["Job", "emulates_network", "end_actors", "find_job", "launch_managers"]
 
-END_S = 5.0
-"""Seconds for Ray to notice the end of killed actors: milliseconds, or more on a busy machine."""
 
 _MANAGERS: tuple[type[Manager], ...] = (NodeManager, JobManager)
 """The managers that every job has; the JobManager keeps its workers, groups and locks. A traced
@@ -159,7 +158,7 @@ def end_actors(actors: Sequence[Any]) -> None:
     for actor in actors:
         ray.kill(actor)
     if pings:
-        concurrent.futures.wait([ping.future() for ping in pings], END_S)
+        concurrent.futures.wait([ping.future() for ping in pings], timing.TIMING.end_s)
 
 
 def emulates_network(config: ClusterConfig | None) -> bool:

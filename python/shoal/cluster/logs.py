@@ -14,6 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal._ray import find_actor, get
 from shoal.bootstrap.output import Position, Writer, find_output, list_name
+from shoal.cluster import timing
 from shoal.cluster.log_files import LogReader, logs_folder, read_new
 from shoal.cluster.rank_log import RankLog, log_path
 from shoal.context import current
@@ -23,13 +24,6 @@ from shoal.process import Origin
 
 __all__ = ["DistributedRayLogCollector", "check_log_folder"]
 
-_SHORTEST_S = 0.1
-# Seconds that a node has for one answer, in the loop.
-_ANSWER_S = 10.0
-# Seconds that registered actors have at the end.
-_LAST_ANSWER_S = 2.0
-# Seconds between two attempts to reach a node that did not answer.
-_AGAIN_S = 30.0
 # Rounds within one pass, so that a worker that writes all the time does not hold up the others.
 _ROUNDS = 16
 _LAST_ROUNDS = 1000
@@ -94,7 +88,7 @@ class DistributedRayLogCollector:
         self._logger = logger
         self._output_dir = Path(output_dir)
         self._namespace = namespace
-        self._poll_interval_s = max(_SHORTEST_S, poll_interval_s)
+        self._poll_interval_s = max(timing.TIMING.shortest_s, poll_interval_s)
         self._token = token
         self._node_names = dict(nodes or {})
         # The files of this node: their workers and ranks, and how far they were read.
@@ -283,7 +277,7 @@ class DistributedRayLogCollector:
         """Give registered actors a last chance to answer, and name those that do not."""
         pending = [entry.answer for entry in self._registered.values() if entry.answer is not None]
         if pending and ray.is_initialized():
-            ray.wait(pending, num_returns=len(pending), timeout=_LAST_ANSWER_S)
+            ray.wait(pending, num_returns=len(pending), timeout=timing.TIMING.last_answer_s)
             self._resolve_registered_workers()
         unknown = [name for name, entry in self._registered.items() if not entry.is_known]
         if unknown:
@@ -444,7 +438,7 @@ class _Node:
         if last_s is None:
             if time.monotonic() < self._quiet_until:
                 return [], False
-            deadline = Deadline(_ANSWER_S)
+            deadline = Deadline(timing.TIMING.logs_answer_s)
         else:
             deadline = self._last = self._last or Deadline(last_s)
         try:
@@ -458,7 +452,7 @@ class _Node:
             )
         except (ShoalError, RayError) as error:
             if self._has_answered:
-                self._quiet_until = time.monotonic() + _AGAIN_S
+                self._quiet_until = time.monotonic() + timing.TIMING.logs_again_s
             if not self._is_lost:
                 self._logger.warning(
                     "the logs of %s cannot be read at present, and miss what follows: %s",
@@ -475,7 +469,9 @@ class _Node:
         if self._actor is None or not ray.is_initialized():
             return
         if its_list is not None and not self._is_lost:
-            ray.wait([self._actor.remove.remote(its_list.name)], timeout=_ANSWER_S)
+            ray.wait(
+                [self._actor.remove.remote(its_list.name)], timeout=timing.TIMING.logs_answer_s
+            )
         ray.kill(self._actor)
 
 

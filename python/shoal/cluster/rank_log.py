@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shoal.cluster import timing
+
 __all__ = ["RankLog", "log_path"]
 
 _log = logging.getLogger("shoal")
@@ -16,9 +18,8 @@ _OTHER = re.compile(r"[^A-Za-z0-9._-]")
 _MARKS = (":actor_name:", ":task_name:", ":job_id:")
 _MARK_LINES = re.compile(rf"^(?:{'|'.join(_MARKS)})[^\n]*\n", re.MULTILINE)
 
-# Seconds that the lines of one stream wait for the end of a line of the other, and most characters.
-_OPEN_LINE_S = 5.0
 _MOST_WAITING = 1 << 20
+"""Maximum number of characters of a stream that wait."""
 
 
 def log_path(folder: Path, worker_name: str, rank: str) -> Path:
@@ -93,7 +94,7 @@ class RankLog:
             waiting = [s for name, s in self._streams.items() if s.text and name != self._open]
             if self._open is None or not waiting:
                 break
-            late = min(s.since for s in waiting) + _OPEN_LINE_S < time.monotonic()
+            late = min(s.since for s in waiting) + timing.TIMING.open_line_s < time.monotonic()
             if not (late or all_of_it or max(len(s.text) for s in waiting) > _MOST_WAITING):
                 return parts
             parts.append("\n")

@@ -13,14 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from shoal.cluster import timing
 from shoal.deadline import Deadline
 from shoal.errors import ClusterError
 
 __all__ = ["check_answers", "until_started"]
 
-_ANSWER_S = 10.0
-"""Maximum seconds to wait for the answer of a Ray that should run already."""
-_AGAIN_S = 0.25
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """The beginning of a connection of gRPC, which a server answers at once."""
 
@@ -35,7 +33,10 @@ def check_answers(deadline: Deadline) -> None:
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or "://" in address:
         return  # none, or one that only Ray can resolve
-    limit, seconds = Deadline(min(_ANSWER_S, deadline.remaining)), min(_ANSWER_S, deadline.timeout)
+    limit, seconds = (
+        Deadline(min(timing.TIMING.ray_answer_s, deadline.remaining)),
+        min(timing.TIMING.ray_answer_s, deadline.timeout),
+    )
     while (why := _why_silent(host.strip("[]"), int(port), limit)) is not None:
         if limit.expired:
             raise ClusterError(
@@ -43,7 +44,7 @@ def check_answers(deadline: Deadline) -> None:
                 f"{why}. It was stopped, or has died: its last logs are in {_logs()}. End what is "
                 "left of it with `ray stop`, or set RAY_ADDRESS=local for a new local one"
             )
-        time.sleep(min(_AGAIN_S, limit.remaining))
+        time.sleep(min(timing.TIMING.ray_again_s, limit.remaining))
 
 
 def _address() -> tuple[str, str]:
@@ -87,7 +88,7 @@ def until_started(deadline: Deadline) -> Iterator[None]:
             except RuntimeError:
                 if deadline.expired:
                     raise _LateError from None
-                time.sleep(min(_AGAIN_S, deadline.remaining))
+                time.sleep(min(timing.TIMING.ray_again_s, deadline.remaining))
 
     services.get_node = get_node_in_time
     try:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from shoal._ray import in_process
+from shoal.cluster import timing
 from shoal.context import env_var
 from shoal.errors import ShoalValueError
 from shoal.fork import ChildStage, in_child
@@ -22,9 +23,6 @@ EXIT_CODE = 255
 stop_by_default: list[str] = []
 """The layers that want `stop` where `SHOAL_ON_FAILURE` is not set."""
 
-# Seconds for `finally` blocks before the workers end, and then before the process ends in any case.
-_GRACE_S = 2.0
-_AT_MOST_S = 30.0
 
 _lock = threading.RLock()
 _cause: str | None = None
@@ -105,11 +103,11 @@ def _exit_once() -> None:
 
 
 def _end_in_any_case(end_workers: Callable[[], None]) -> None:
-    time.sleep(_GRACE_S)
+    time.sleep(timing.TIMING.grace_s)
     with suppress(Exception):  # the main thread may be disconnecting from Ray at this moment
         end_workers()
     if _is_prepared:
-        time.sleep(_AT_MOST_S)
+        time.sleep(timing.TIMING.at_most_s)
     _say_cause()
     os._exit(EXIT_CODE)
 

@@ -15,6 +15,7 @@ from shoal._ray import find_actor, get, in_process
 from shoal.context import current, set_context
 from shoal.deadline import Deadline
 from shoal.errors import ClusterNotFoundError
+from shoal.manager import timing
 from shoal.process import Origin, ProcessId, own_process
 
 __all__ = [
@@ -25,9 +26,6 @@ __all__ = [
     "find_namespace",
     "required_namespace",
 ]
-
-# Seconds added to the deadline of a waiting method, so that its own answer arrives first.
-_ANSWER_S = 5.0
 
 
 def find_namespace() -> str:
@@ -189,7 +187,9 @@ class ManagerProxy:
         def call(*args: Any, **kwargs: Any) -> Any:
             self._complete(name, args, kwargs)
             given = kwargs.get("timeout", self._timeout)
-            limit = Deadline(given).timeout + _ANSWER_S if given != math.inf else math.inf
+            limit = (
+                Deadline(given).timeout + timing.TIMING.answer_s if given != math.inf else math.inf
+            )
             return get(method.remote(*args, **kwargs), Deadline(limit), lambda: name, peer)
 
         call.__name__ = name

@@ -18,6 +18,7 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
+from shoal.manager import timing
 from shoal.manager.base import Caller, Manager
 from shoal.manager.lock_table import LockRequest, LockTable, Owner, show_devices
 from shoal.manager.node_manager import NodeManager
@@ -30,8 +31,6 @@ __all__ = ["DeviceLockManager", "PortLockManager", "WorkerDeviceLock"]
 _log = logging.getLogger("shoal")
 
 _MAX_PORT = 65_535
-_RETRY_S = 10.0
-"""Seconds before another attempt to watch a process."""
 _OVERTAKEN = 1024
 """Maximum number of cancellations to keep for requests that have not arrived yet."""
 
@@ -195,9 +194,9 @@ class DeviceLockManager(Manager):
                     _log.warning(
                         "%s: its death cannot be noticed, and would not release its devices: "
                         "%s: %s; this is tried again every %g s",
-                        owner, type(error).__name__, error, _RETRY_S,
+                        owner, type(error).__name__, error, timing.TIMING.retry_s,
                     )  # fmt: skip
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(timing.TIMING.retry_s)
         del self._watched[process]
         freed = self._table.drop(lambda holder: holder.process == process)
         if freed:

@@ -12,14 +12,12 @@ from ray.exceptions import ActorUnavailableError
 from shoal._ray import LOST, aget, find_actor
 from shoal.deadline import Deadline
 from shoal.errors import ClusterNotFoundError, NameTakenError, PeerLostError, TransportError
+from shoal.manager import timing
 from shoal.manager.base import Caller
 from shoal.manager.node_manager import NodeManager
 from shoal.process import ProcessId, is_running, own_process, wait_for_exit
 
 __all__ = ["ProcessWatch", "ProcessWatches"]
-
-_START_S = 60.0
-_RETRY_S = 0.5
 
 
 class ProcessWatch:
@@ -76,7 +74,7 @@ class ProcessWatches:
             try:
                 await actor.watch.remote(caller.process)
             except ActorUnavailableError:
-                await asyncio.sleep(_RETRY_S)  # Ray starts the actor again
+                await asyncio.sleep(timing.TIMING.watch_again_s)  # Ray starts the actor again
             except LOST:
                 return  # Ray would start the actor again if its node were alive
             else:
@@ -123,9 +121,9 @@ class ProcessWatches:
                 f"{self._namespace!r}, cannot be watched from here"
             )
         name = f"shoal-watch-{node_rank}"
-        deadline = Deadline(_START_S)
+        deadline = Deadline(timing.TIMING.start_s)
         start = manager.start_host.remote(
-            name, ProcessWatch, node_rank=node_rank, timeout=_START_S, restarts=True
+            name, ProcessWatch, node_rank=node_rank, timeout=timing.TIMING.start_s, restarts=True
         )
         try:
             actor = await aget(start, deadline, lambda: f"starting {name}", "NodeManager")

@@ -26,6 +26,7 @@ from shoal.errors import (
     ShoalValueError,
     TransportError,
 )
+from shoal.queues import timing
 from shoal.queues.leases import HeldLeases, LaneLease
 from shoal.queues.protocol import NOTHING, Leased, Taken, Want, leased, set_done
 from shoal.queues.settings import ChannelSettings
@@ -43,9 +44,6 @@ __all__ = ["Lane", "LaneAddress", "listen"]
 
 _MANY = 1024
 """Maximum number of queues that are kept; then all are made again when they are used."""
-
-_ASK_S = 1.0
-"""Seconds between two questions whether a node is dead."""
 
 _KEY_BYTES = 32
 _LAST_PORT = 65_535
@@ -171,7 +169,7 @@ class _Server:
             raise _NodeDeadError(f"{self.address}: Ray has declared this node dead")
         now = time.monotonic()
         if now >= self._asks_again_at and self._asks.acquire(blocking=False):
-            self._asks_again_at = now + _ASK_S
+            self._asks_again_at = now + timing.TIMING.ask_s
             run_in_thread(self._ask_about_node)  # an answer may take long; a later check sees it
 
     def _ask_about_node(self) -> None:

@@ -13,19 +13,16 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from shoal.errors import ShoalValueError
 from shoal.fork import reset_in_child
 from shoal.loop import submit
+from shoal.queues import timing
 
 if TYPE_CHECKING:
     from shoal._backend import LaneMessage
 
 __all__ = [
-    "RENEW_S",
     "HeldLeases",
     "LaneLease",
     "LocalLease",
 ]
-
-RENEW_S = 0.5
-"""Seconds between a handle's renewals of its leases."""
 
 
 class _Ends(Protocol):
@@ -65,7 +62,7 @@ class HeldLeases:
 
     async def _keep(self) -> None:
         while True:
-            await asyncio.sleep(RENEW_S)
+            await asyncio.sleep(timing.TIMING.renew_s)
             with self._lock:
                 numbers = list(self._numbers)
                 self._renews = bool(numbers)

@@ -19,6 +19,7 @@ from shoal.errors import (
     ShoalTimeoutError,
 )
 from shoal.futures import done
+from shoal.queues import timing
 from shoal.queues.counts import Counts
 from shoal.queues.order import Direct, NotYet, Order, Pending, Side
 from shoal.queues.protocol import (
@@ -58,9 +59,6 @@ __all__ = [
 
 _MANY = 1024
 """Maximum number of open queues; then all are released, and opened again when they are used."""
-
-_FIRST_TICK_S = 0.1
-"""Seconds that a call has waited when it first calls `waiting`, about."""
 
 ROUTES = b"\0routes"
 """Name of a queue that is not for a key: in it actor 0 notes which actor has which key."""
@@ -495,7 +493,7 @@ class QueueWait:
     def __call__(self) -> None:
         """Show and log the wait, where that is due."""
         if self._wait is None:  # most calls end before this
-            limit = self._deadline or Deadline(math.inf, waited=_FIRST_TICK_S)
+            limit = self._deadline or Deadline(math.inf, waited=timing.TIMING.first_tick_s)
             self._wait = long_wait(
                 self._operation, self._awaited, self._queue.name, limit, self._channel
             )

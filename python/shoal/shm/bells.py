@@ -15,11 +15,9 @@ from typing import Literal, Protocol
 
 from shoal.errors import ChannelClosed
 from shoal.fork import ChildStage, in_child
+from shoal.shm import timing
 
 __all__ = ["Bells", "Rung", "bells_of", "silence"]
-
-_TICK_S = 1.0
-"""Seconds before all waiters try again without a bell: the process to ring it may have died."""
 
 
 class Rung(Protocol):
@@ -80,7 +78,7 @@ class Bells:
         self._armed: set[tuple[bytes, str]] = set()
 
     def register(self, queue: Rung) -> "asyncio.Future[None]":
-        """Add a waiter: a future that is done when the bell has rung or `_TICK_S` has passed."""
+        """Add a waiter: a future that is done when the bell has rung or the tick has passed."""
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         with self._lock:
@@ -89,7 +87,7 @@ class Bells:
                 of_loop = self._loops[loop] = _OfLoop(_copy_of(queue))
             if not of_loop.waiters:
                 loop.add_reader(of_loop.descriptor, self._rang, queue)
-                of_loop.tick = loop.call_later(_TICK_S, self._tick, weakref.ref(loop))
+                of_loop.tick = loop.call_later(timing.TIMING.tick_s, self._tick, weakref.ref(loop))
             of_loop.waiters[waiter] = None
         return waiter
 
@@ -141,7 +139,7 @@ class Bells:
             self._armed.clear()
             of_loop = None if loop is None else self._loops.get(loop)
         if loop is not None and of_loop is not None and of_loop.waiters:
-            of_loop.tick = loop.call_later(_TICK_S, self._tick, reference)
+            of_loop.tick = loop.call_later(timing.TIMING.tick_s, self._tick, reference)
             of_loop.wake()
 
     @staticmethod

@@ -11,6 +11,7 @@ from ray.exceptions import GetTimeoutError, RayTaskError
 
 from shoal.manager import Manager, NodeManager
 from shoal.net_emulation import NetEmulationManager
+from shoal.testing import timing
 from shoal.testing.actors import LocalActor, LocalRef, Watch
 from shoal.testing.channels import LocalChannels
 from shoal.testing.directory import LocalDirectory, LocalManagers
@@ -21,7 +22,6 @@ __all__ = ["IP", "LocalRuntime"]
 IP = "127.0.0.1"
 """Address of every node of a local cluster that does not name one."""
 
-_END_S = 2.0
 _log = logging.getLogger("shoal")
 
 
@@ -96,7 +96,7 @@ class LocalRuntime:
         if is_known:
             del self.actors[name]
         actor._shoal_kill()  # noqa: SLF001  (as above)
-        if not actor._shoal_join(_END_S):  # noqa: SLF001  (as above)
+        if not actor._shoal_join(timing.TIMING.end_s):  # noqa: SLF001  (as above)
             _log.warning(
                 "%s still runs after it was ended: a thread cannot be killed, and this one neither "
                 "returns nor waits in shoal",

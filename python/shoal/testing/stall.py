@@ -7,20 +7,12 @@ from dataclasses import dataclass, field
 
 from shoal.deadline import LongWait
 from shoal.errors import ShoalTimeoutError
+from shoal.testing import timing
 
 __all__ = ["StallMonitor", "StalledError"]
 
-_INTERVAL_S = 0.05
 _ENOUGH = 2
 """Number of times that a wait looks in vain, after the last event, until it counts as stalled."""
-_QUIET_S = 0.25
-"""Minimum seconds since the last event; shoal's own threads have finished their work by then."""
-_SLICE_S = 1.0
-"""A wait of at most this many seconds may be a slice of a longer one, which ticks as well."""
-_SOON_S = 10.0
-"""Waits with at most this many seconds left end by their own deadlines."""
-_WORK_S = 10.0
-"""Seconds that the operation of an `AsyncWork` has to reach its own deadline."""
 
 # Threads that only serve the waits of ranks, and never begin anything by themselves.
 _SERVANTS = ("shoal-", "asyncio_")
@@ -57,7 +49,7 @@ class StallMonitor:
     monitor was made and serves neither ranks nor shoal, and each moment before an expected event.
     """
 
-    interval = _INTERVAL_S
+    interval = timing.TIMING.interval_s
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -109,7 +101,7 @@ class StallMonitor:
         Raises:
             StalledError: The wait can never end.
         """
-        if wait.deadline.timeout <= _SLICE_S:
+        if wait.deadline.timeout <= timing.TIMING.slice_s:
             return
         me, now = threading.get_ident(), time.monotonic()
         with self._lock:
@@ -133,16 +125,20 @@ class StallMonitor:
         raise StalledError(text)
 
     def _find_stall(self, now: float) -> None:
-        if self._driver not in self._waits or now - self._last_event < _QUIET_S:
+        if self._driver not in self._waits or now - self._last_event < timing.TIMING.quiet_s:
             return  # the test goes on, and may end a wait
         members = [*self._running, self._driver]
         waits = [self._waits.get(thread) for thread in members]
         for found in waits:
-            if found is None or found.in_loop or found.wait.deadline.remaining <= _SOON_S:
+            if (
+                found is None
+                or found.in_loop
+                or found.wait.deadline.remaining <= timing.TIMING.soon_s
+            ):
                 return
             if sum(tick > self._last_event for tick in found.ticks) < _ENOUGH:
                 return
-            if found.wait.is_work and now - self._last_event < _WORK_S:
+            if found.wait.is_work and now - self._last_event < timing.TIMING.work_s:
                 return
         ranks = list(self._running) or [self._driver]
         sentences = sorted({self._waits[thread].sentence for thread in ranks})

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from shoal.tracing import timing
+
 __all__ = ["Clock", "Reading", "Skew", "node_clock"]
 
 # Number of questions about the time at the start, and after that in each interval.
 _FIRST_PROBES = 8
 _PROBES = 4
-_INTERVAL_S = 30.0
 # Two clocks drift apart by at most this much: 50 microseconds in each second.
 _DRIFT = 50e-6
 
@@ -108,7 +109,7 @@ class Skew:
         if self._exact or now < self._next_at:
             return self.nanoseconds
         probes = _PROBES if self._next_at else _FIRST_PROBES
-        self._next_at = now + int(_INTERVAL_S * 1e9)
+        self._next_at = now + int(timing.TIMING.clocks_every_s * 1e9)
         try:
             for _ in range(probes):
                 if self._probe():

@@ -14,8 +14,9 @@ import ray
 from shoal.context import current, describe_self
 from shoal.fork import ChildStage, in_child
 from shoal.process import ProcessId, own_process
+from shoal.tracing import timing
 from shoal.tracing.clock import Clock, node_clock, own_clock
-from shoal.tracing.sending import INTERVAL_S, Sender, Server, Source, node_folder
+from shoal.tracing.sending import Sender, Server, Source, node_folder
 from shoal.tracing.spool import CAPACITY, Spool
 
 __all__ = [
@@ -39,9 +40,6 @@ TOKEN_VARIABLE = "CLUSTER_TRACER"  # noqa: S105  (the name of a variable)
 """Names the trace of the job in the environment of its workers; not set in a job without one."""
 
 _NOBODY = ProcessId("", 0, 0)
-_LOCK_S = 1.0
-# Seconds for processes of other nodes to send their events: their calls take longer.
-_SETTLE_BETWEEN_NODES_S = 1.0
 _log = logging.getLogger("shoal")
 
 
@@ -197,7 +195,7 @@ def sink() -> Sink | None:
 def _open() -> Sink | None:
     global _sink, _clock, _has_failed  # noqa: PLW0603  (a process has one trace)
     # A handler of a signal may interrupt this, and must not wait for ever.
-    if _connect is None or not _lock.acquire(timeout=_LOCK_S):
+    if _connect is None or not _lock.acquire(timeout=timing.TIMING.sink_lock_s):
         return None
     try:
         if _sink is None and _token and not _has_failed:  # else another thread was faster
@@ -236,7 +234,9 @@ def settle(*, several_nodes: bool = False) -> None:
         several_nodes: Whether the job has more than one node.
     """
     if _token and (_sink is None or isinstance(_sink, Recorder)):
-        time.sleep(_SETTLE_BETWEEN_NODES_S if several_nodes else 2 * INTERVAL_S)
+        time.sleep(
+            timing.TIMING.settle_between_nodes_s if several_nodes else 2 * timing.TIMING.interval_s
+        )
 
 
 def own_label() -> str:

@@ -23,22 +23,12 @@ import ray
 from shoal.context import describe_self
 from shoal.errors import ClusterNotFoundError, ShoalTimeoutError
 from shoal.process import ProcessId, is_running, own_process
+from shoal.tracing import timing
 from shoal.tracing.clock import Clock, Reading, Skew
 from shoal.tracing.spool import Spool
 
-__all__ = ["INTERVAL_S", "Sender", "Server", "Source", "node_folder", "remove_folder", "sweep"]
+__all__ = ["Sender", "Server", "Source", "node_folder", "remove_folder", "sweep"]
 
-INTERVAL_S = 0.2
-"""Seconds between two batches of a process."""
-
-_SWEEP_EVERY_S = 5.0
-# Seconds to wait for another thread's call to the manager; more than a call takes, which is 10 s.
-_CALL_S = 12.0
-# Seconds for which a manager that died is tried again: at the end of a job it may die first.
-_LOST_S = 2.0
-_NOT_FOUND_S = 30.0
-_DROPS_EVERY_S = 60.0
-_ABANDONED_S = 3600.0
 
 _NAME = re.compile(r"(\d+)-(\d+)\.(\d+)-(\d+)")
 _TS = re.compile(rb'"ts": (\d+)')
@@ -124,7 +114,7 @@ def _remove_abandoned(base: Path, host: str) -> None:
     """Remove the folders of jobs that were killed, at the start of a later one."""
     for folder in base.glob(f"*/{host}"):
         with suppress(OSError):
-            old = time.time() - folder.stat().st_mtime > _ABANDONED_S
+            old = time.time() - folder.stat().st_mtime > timing.TIMING.abandoned_s
             alive = any(is_running(source.owner) for source, _ in _sources(folder))
             if old and not alive:
                 remove_folder(folder)
@@ -248,19 +238,19 @@ class Sender:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             # A call that is under way, and the last one: Ray ends the process if it is disconnected
             # while a thread is in a call.
-            self._thread.join(2 * _CALL_S)
+            self._thread.join(2 * timing.TIMING.call_s)
 
     def flush(self) -> None:
         """Send what is there now, in the caller's thread."""
         self._tick()
 
     def _run(self) -> None:
-        while not self._stop.wait(INTERVAL_S):
+        while not self._stop.wait(timing.TIMING.interval_s):
             self._tick()
         self._tick()
 
     def _tick(self) -> None:
-        if not self._busy.acquire(timeout=_CALL_S):
+        if not self._busy.acquire(timeout=timing.TIMING.call_s):
             return
         try:
             self._tell_drops()
@@ -285,7 +275,7 @@ class Sender:
             if source.sender == me and source.owner != me:
                 self._ship_other(source, path)
         if time.monotonic() >= self._sweep_at:
-            self._sweep_at = time.monotonic() + _SWEEP_EVERY_S
+            self._sweep_at = time.monotonic() + timing.TIMING.sweep_every_s
             for source, path in _sources(self._folder):
                 if not is_running(source.sender):
                     self._ship_other(source, path)
@@ -334,7 +324,7 @@ class Sender:
     def _tell_drops(self) -> None:
         dropped = self._spool.dropped
         if dropped > self._drops_told and time.monotonic() >= self._tell_drops_at:
-            self._tell_drops_at = time.monotonic() + _DROPS_EVERY_S
+            self._tell_drops_at = time.monotonic() + timing.TIMING.drops_every_s
             _log.warning(
                 "%s: %d events are missing in the trace: they came faster than they could be sent; "
                 "trace fewer or longer spans",
@@ -346,7 +336,11 @@ class Sender:
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
-        limit = _NOT_FOUND_S if isinstance(error, ClusterNotFoundError) else _LOST_S
+        limit = (
+            timing.TIMING.not_found_s
+            if isinstance(error, ClusterNotFoundError)
+            else timing.TIMING.lost_s
+        )
         if now - self._failing_since < limit or self._stop.is_set():
             return
         _log.warning(

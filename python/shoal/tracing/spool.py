@@ -12,6 +12,8 @@ import threading
 from pathlib import Path
 from typing import Self
 
+from shoal.tracing import timing
+
 __all__ = ["CAPACITY", "Spool"]
 
 CAPACITY = 1 << 20
@@ -24,9 +26,6 @@ _CAPACITY_AT, _WRITTEN_AT, _SENT_AT, _DROPPED_AT = 8, 16, 24, 32
 # Begins of spans leave this part of the ring to the ends of spans: 1/8.
 _RESERVED = 8
 _CHUNK = 256 * 1024
-# Seconds to wait for another thread's write. A handler of a signal that interrupted the write of
-# its own thread must not wait for ever; its event is dropped.
-_LOCK_S = 0.05
 
 
 class Spool:
@@ -117,7 +116,7 @@ class Spool:
             is_begin: Whether the line begins a span. It is refused earlier than others, so that
                 there is room for the ends of the spans that have begun.
         """
-        if not self._lock.acquire(timeout=_LOCK_S):
+        if not self._lock.acquire(timeout=timing.TIMING.write_lock_s):
             return False
         try:
             at, size = self.written, len(line)

@@ -17,7 +17,7 @@ from shoal.errors import ShoalError
 from shoal.fork import ChildStage, in_child
 from shoal.manager.base import Manager
 from shoal.process import own_process
-from shoal.tracing import recording
+from shoal.tracing import recording, timing
 from shoal.tracing.chrome import to_chrome
 from shoal.tracing.clock import Reading, node_clock, own_clock
 from shoal.tracing.sending import node_folder, remove_folder, sweep
@@ -28,10 +28,6 @@ __all__ = ["InProcess", "Summary", "Tracer", "finish", "finish_here"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _log = logging.getLogger("shoal")
-# Limits in seconds for the manager's calls.
-_SEND_S = 5.0
-_FINISH_S = 20.0
-_EXPORT_S = 60.0
 
 
 class Summary(NamedTuple):
@@ -355,7 +351,7 @@ def _start_over() -> None:
 
 
 in_child(ChildStage.FORGET, _start_over)
-recording.connect_by(lambda: Tracer.get_proxy(timeout=_SEND_S))
+recording.connect_by(lambda: Tracer.get_proxy(timeout=timing.TIMING.send_s))
 
 
 def _keep_previous(path: Path) -> None:
@@ -384,9 +380,9 @@ def finish(*, several_nodes: bool = False) -> str | None:
     recording.flush()
     path = ""
     try:
-        summary = Tracer.get_proxy(timeout=_FINISH_S).finish()
+        summary = Tracer.get_proxy(timeout=timing.TIMING.finish_s).finish()
         path = summary.path
-        made: str = Tracer.get_proxy(timeout=_EXPORT_S).export()
+        made: str = Tracer.get_proxy(timeout=timing.TIMING.export_s).export()
     except (ShoalError, RayError, OSError) as error:
         how = f"; run `shoal trace {path}` on node 0" if path else ""
         _log.warning("the trace has no file for Perfetto: %s%s", error, how)

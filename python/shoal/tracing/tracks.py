@@ -10,9 +10,10 @@ import heapq
 import threading
 from typing import Any
 
+from shoal.tracing import timing
+
 __all__ = ["Tracks"]
 
-_LOCK_S = 0.05
 # Maximum number of open spans of one row; more are begins whose end never comes.
 _MAX_OPEN = 1000
 # Name of the thread in which Ray runs the coroutines of an actor.
@@ -74,7 +75,7 @@ class Tracks:
 
     def begin(self, pid: str, name: str) -> str | None:
         """Open a span in the row of the caller; return the row, None in an interrupted call."""
-        if not self._lock.acquire(timeout=_LOCK_S):
+        if not self._lock.acquire(timeout=timing.TIMING.row_lock_s):
             return None
         try:
             owner = _owner()
@@ -90,7 +91,7 @@ class Tracks:
 
     def refuse(self, pid: str, name: str) -> None:
         """Note that the begin of the span that the caller opened last was dropped."""
-        if not self._lock.acquire(timeout=_LOCK_S):
+        if not self._lock.acquire(timeout=timing.TIMING.row_lock_s):
             return
         try:
             track = self._tracks.get((pid, _owner()))
@@ -105,7 +106,7 @@ class Tracks:
         The caller's own innermost span of this name ends; if it has none, one of another thread or
         task, since a span may end elsewhere than it began.
         """
-        if not self._lock.acquire(timeout=_LOCK_S):
+        if not self._lock.acquire(timeout=timing.TIMING.row_lock_s):
             return None
         try:
             owner = _owner()

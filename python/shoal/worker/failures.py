@@ -25,16 +25,12 @@ from shoal.errors import CallDecodeError, ClusterError, PeerLostError
 from shoal.fork import ChildStage, in_child
 from shoal.long_wait_hooks import annotate_waits
 from shoal.manager.base import connection
+from shoal.worker import timing
 
 __all__ = ["GroupCall", "forget_failures"]
 
 _log = logging.getLogger("shoal")
 
-# Seconds after which a call that no code waits for is watched. Watching a call costs about as much
-# as a tenth of the call itself, so a call that is waited for at once is not watched.
-_WATCH_AFTER_S = 0.2
-# Seconds that Ray's shutdown may take.
-_END_S = 60.0
 # Part of Ray's message about an actor that was killed with this function.
 _KILLED = "ray.kill"
 # Maximum number of failures that are kept, and that one log line names.
@@ -398,7 +394,7 @@ def _watch_calls() -> None:
     calls = _new
     while True:
         _wake.wait()
-        time.sleep(_WATCH_AFTER_S)
+        time.sleep(timing.TIMING.watch_after_s)
         _wake.clear()
         _watch_new(calls)
 
@@ -424,12 +420,12 @@ def _await_end() -> None:
     While Ray shuts down, and says already that it is not initialised, it ends the process with exit
     code 1 if any thread calls it or drops a reference to a result.
     """
-    deadline = Deadline(_END_S)
+    deadline = Deadline(timing.TIMING.end_s)
     while not deadline.expired:
         cluster = getattr(Cluster, "_instance", None)
         if cluster is None or not cluster.is_ending:
             return
-        time.sleep(_WATCH_AFTER_S)
+        time.sleep(timing.TIMING.watch_after_s)
 
 
 def _forget() -> None:

@@ -39,8 +39,9 @@ from shoal.placement.environment import group_environment, process_environment
 from shoal.placement.record import record_placement
 from shoal.state import remove_pages
 from shoal.tracing import settle
+from shoal.worker import timing
 from shoal.worker.failures import GroupCall, forget_failures
-from shoal.worker.names import DYING_S, RETRY_S, find_ranks, forget_dead, is_alive
+from shoal.worker.names import find_ranks, forget_dead, is_alive
 from shoal.worker.result import WorkerGroupFuncResult
 
 __all__ = ["WorkerGroup", "WorkerGroupFunc"]
@@ -283,7 +284,7 @@ class WorkerGroup:
             cls_args=self._args,
             cls_kwargs=self._kwargs,
         )
-        deadline = Deadline(DYING_S)
+        deadline = Deadline(timing.TIMING.dying_s)
         while True:
             try:
                 return WorkerGroup.WorkerRank(worker=start(), rank=placement.rank)
@@ -291,7 +292,7 @@ class WorkerGroup:
                 if is_alive(name, cluster.namespace, deadline) or deadline.expired:
                     raise
             # The previous owner is dead, and its name is free within milliseconds.
-            time.sleep(RETRY_S)
+            time.sleep(timing.TIMING.retry_s)
 
     def _watch_start(self) -> None:
         """Log a constructor's failure at once, and the group's start when all ranks are up."""
@@ -460,7 +461,7 @@ class WorkerGroup:
 
     # --- end ---
 
-    def close(self, timeout: float | None = DYING_S) -> None:
+    def close(self, timeout: float | None = timing.TIMING.dying_s) -> None:
         """End all workers; the name is free afterwards.
 
         A worker class's own `_close` method is called first. Closing twice does nothing.

@@ -24,20 +24,12 @@ from shoal.ports import hold_port
 from shoal.process import Origin
 from shoal.state import hold_devices
 from shoal.work import AsyncWork
+from shoal.worker import timing
 
 __all__ = ["DeviceLock", "PortLock"]
 
 _log = logging.getLogger("shoal")
 
-_SPARE_S = 5.0
-"""Seconds by which the manager's answer may come after the deadline."""
-_ASK_S = 2.0
-_FIRST_S = 0.5
-"""Seconds before a waiting take asks which workers it waits for."""
-_REFRESH_S = 5.0
-"""Seconds between its further questions."""
-_PATIENCE_S = 1.0
-"""Seconds for which a blocking take may stop an event loop before a warning."""
 _ATTEMPTS = 10_000
 
 _numbers = itertools.count(1)
@@ -195,7 +187,7 @@ class DeviceLock:
         granted = asyncio.wrap_future(
             manager.begin_call("acquire_devices", *asked, number=number, timeout=deadline.timeout)
         )
-        pause = _FIRST_S
+        pause = timing.TIMING.first_look_s
         try:
             while True:
                 pause = wait.step(pause) if logs else min(pause, deadline.remaining)
@@ -206,8 +198,10 @@ class DeviceLock:
                 work.what = f"{what}: {reason}" if reason else what
                 if logs:
                     wait.tick()
-                pause = _REFRESH_S
-            await _answer(granted, Deadline(deadline.remaining + _SPARE_S), f"acquiring {what}")
+                pause = timing.TIMING.refresh_s
+            await _answer(
+                granted, Deadline(deadline.remaining + timing.TIMING.spare_s), f"acquiring {what}"
+            )
         except asyncio.CancelledError:
             self._cancel(manager, number)
             raise
@@ -220,7 +214,7 @@ class DeviceLock:
         asked = asyncio.wrap_future(manager.begin_call("explain_wait", self._address, number))
         with suppress(ShoalError, RayError):  # the line then names no holder
             reason: tuple[str, Sequence[str]] = await _answer(
-                asked, Deadline(_ASK_S), "asking for the holder"
+                asked, Deadline(timing.TIMING.explain_s), "asking for the holder"
             )
             return reason
         return "", ()
@@ -250,7 +244,7 @@ class DeviceLock:
 
     def _warn_if_slow(self, work: AsyncWork) -> None:
         with suppress(ShoalTimeoutError):
-            work.wait(_PATIENCE_S)
+            work.wait(timing.TIMING.patience_s)
         if not work.done():
             _log.warning(
                 "%s: acquire() waits for %s in an event loop and stops all its coroutines: write "

@@ -13,22 +13,15 @@ from shoal.errors import NameTakenError, ShoalTimeoutError, ShoalValueError
 from shoal.manager import WorkerInfo, WorkerManager
 from shoal.manager.base import required_namespace
 from shoal.process import is_running, own_process
+from shoal.worker import timing
 
 __all__ = [
-    "DYING_S",
-    "RETRY_S",
     "answers",
     "claim_address",
     "find_ranks",
     "forget_dead",
     "is_alive",
 ]
-
-DYING_S = 2.0
-"""Seconds for which a dying process may keep its name."""
-
-RETRY_S = 0.02
-"""Seconds before a name is looked up again."""
 
 
 def claim_address(info: WorkerInfo) -> None:
@@ -56,7 +49,7 @@ def claim_address(info: WorkerInfo) -> None:
 def _is_holder_alive(holder: WorkerInfo) -> bool:
     if holder.group:
         name = f"{holder.group}:{holder.rank}"
-        return is_alive(name, required_namespace(), Deadline(DYING_S))
+        return is_alive(name, required_namespace(), Deadline(timing.TIMING.dying_s))
     return holder.process.host == own_process().host and is_running(holder.process)
 
 
@@ -100,7 +93,7 @@ def find_ranks(group_name: str, timeout: float | None) -> list[Any]:
                     f"the group {group_name!r} has {size} ranks, and its ranks {missing} were not "
                     f"launched within {for_ranks.timeout:g} s"
                 )
-            time.sleep(wait.step(RETRY_S))
+            time.sleep(wait.step(timing.TIMING.retry_s))
             wait.tick()
 
 
@@ -114,7 +107,7 @@ def forget_dead(group_name: str) -> None:
     """
     manager, namespace = WorkerManager.get_proxy(), required_namespace()
     infos = manager.get_group(group_name)
-    deadline = Deadline(DYING_S)
+    deadline = Deadline(timing.TIMING.dying_s)
     for info in infos:
         name = f"{group_name}:{info.rank}"
         if is_alive(name, namespace, deadline):

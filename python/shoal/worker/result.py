@@ -13,16 +13,10 @@ from shoal.cluster.stop import stops_on_failure
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ClusterError, ShoalValueError, WorkerGroupError
+from shoal.worker import timing
 from shoal.worker.failures import GroupCall
 
 __all__ = ["WorkerGroupFuncResult"]
-
-# Seconds that the other ranks get after the first failure, so that one error can name them all.
-_GRACE_S = 2.0
-# Seconds within which one `ray.get` waits for all ranks; then each rank is watched by itself.
-_FIRST_LOOK_S = 0.05
-# Seconds after which a wait looks whether the cluster still exists.
-_RECHECK_S = 1.0
 
 
 class WorkerGroupFuncResult:
@@ -92,7 +86,7 @@ class WorkerGroupFuncResult:
         deadline = Deadline(timeout, default=math.inf)
         log = self._long_wait(deadline)
         with log, nullcontext() if all else call.waiting():
-            call.take_at_once(min(_FIRST_LOOK_S, deadline.remaining))
+            call.take_at_once(min(timing.TIMING.first_get_s, deadline.remaining))
             while pending := call.pending():
                 call.watch()
                 failures = len(call.failed())
@@ -102,7 +96,7 @@ class WorkerGroupFuncResult:
                 if deadline.expired:
                     raise timed_out(call.name, self._peers(pending), deadline)
                 self._check_ray()
-                call.await_end(failures, min(log.step(at_most), _RECHECK_S))
+                call.await_end(failures, min(log.step(at_most), timing.TIMING.recheck_s))
                 if math.isinf(at_most):  # otherwise it ends within the grace
                     log.tick()
             return self._values(deadline)
@@ -130,7 +124,7 @@ class WorkerGroupFuncResult:
                     if deadline.expired:
                         raise timed_out(call.name, self._peers(pending), deadline)
                     self._check_ray()
-                    step = min(log.step(at_most), _RECHECK_S)
+                    step = min(log.step(at_most), timing.TIMING.recheck_s)
                     with suppress(TimeoutError):
                         await asyncio.wait_for(changed.wait(), step)
                     changed.clear()
@@ -209,7 +203,7 @@ class WorkerGroupFuncResult:
     def _grace_left(self) -> float:
         """Return the seconds that the other ranks have left after the first failure."""
         if self._grace is None and self._call.failed():
-            self._grace = Deadline(_GRACE_S)
+            self._grace = Deadline(timing.TIMING.grace_s)
         return math.inf if self._grace is None else self._grace.remaining
 
     def _long_wait(self, deadline: Deadline) -> LongWait:

@@ -28,6 +28,7 @@ from shoal.queues.settings import CAPACITY
 from shoal.shm.location import memory_id
 from shoal.signatures import InitSignature, first_overload
 from shoal.transport.choice import Choice
+from shoal.worker import timing
 from shoal.worker.group import WorkerGroup
 from shoal.worker.identity import Identity
 from shoal.worker.lock import DeviceLock, PortLock
@@ -46,9 +47,6 @@ _CRASH_SIGNALS = (
     signal.SIGUSR2,
     signal.SIGINT,
 )
-
-_PING_S = 2.0
-_ASK_S = 60.0
 
 
 class Worker(RoutedCalls, MadeByInit, metaclass=WorkerMeta):
@@ -468,12 +466,12 @@ class Worker(RoutedCalls, MadeByInit, metaclass=WorkerMeta):
             return False
         actor = find_actor(worker_name, required_namespace())
         if actor is not None and hasattr(actor, "_shoal_ping"):
-            return answers(actor, Deadline(_PING_S))
+            return answers(actor, Deadline(timing.TIMING.ping_s))
         # A process that a worker has started is not an actor.
         if info is None or info.process.host == own_process().host:
             return info is not None and is_running(info.process)
         process = Caller(info.process, info.cluster_node_rank)
-        alive: bool = JobManager.get_proxy(timeout=_ASK_S).is_process_running(process)
+        alive: bool = JobManager.get_proxy(timeout=timing.TIMING.ask_s).is_process_running(process)
         return alive
 
     def worker_timer(self, tag: str | None = None, trace: bool = True) -> Any:

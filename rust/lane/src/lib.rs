@@ -14,17 +14,10 @@
 //! use shoal_lane::server::{self, Server};
 //! use shoal_shm::Want;
 //! use shoal_shm::blocking::Deadline;
-//! # use shoal_shm::session::{MemoryPolicy, Session, Settings};
+//! # use shoal_shm::session::{Session, Settings};
 //!
 //! # let folder = tempfile::tempdir()?;
-//! # let session = Session::create(&Settings {
-//! #     folder: folder.path().to_owned(),
-//! #     disk: folder.path().to_owned(),
-//! #     payload_on_disk: false,
-//! #     max_bytes: 1 << 20,
-//! #     backlog: 1000,
-//! #     memory_policy: MemoryPolicy::Block,
-//! # })?;
+//! # let session = Session::create(&Settings::in_folder(folder.path(), 1 << 20, 1000))?;
 //! let key = Key::new([7; 32]); // in truth: random
 //! let here = (Ipv4Addr::LOCALHOST, 0).into();
 //! let server = Server::start(session, here, key.clone(), server::Limits::default(), None)?;

@@ -11,7 +11,7 @@ use shoal_lane::client::{self, Client, Parcel, Target};
 use shoal_lane::handshake::Key;
 use shoal_lane::server::{Limits, Server};
 use shoal_shm::blocking::Deadline;
-use shoal_shm::session::{MemoryPolicy, Session, Settings};
+use shoal_shm::session::{Session, Settings};
 
 fn count(folder: &str) -> usize {
     fs::read_dir(folder).expect("Linux").count()
@@ -41,15 +41,8 @@ fn put(client: &Client) {
 #[test]
 fn ten_thousand_connections_leave_no_thread_no_descriptor_and_no_stream() {
     let folder = tempfile::tempdir().expect("a folder");
-    let session = Session::create(&Settings {
-        folder: folder.path().to_owned(),
-        disk: folder.path().to_owned(),
-        payload_on_disk: false,
-        max_bytes: 1 << 20,
-        backlog: 10_000,
-        memory_policy: MemoryPolicy::Block,
-    })
-    .expect("space");
+    let session =
+        Session::create(&Settings::in_folder(folder.path(), 1 << 20, 10_000)).expect("space");
     let (key, here) = (Key::new([1; 32]), (Ipv4Addr::LOCALHOST, 0).into());
     let limits = Limits {
         apart: Duration::from_millis(200),

@@ -16,14 +16,7 @@ const BOUNDS: Bounds = Bounds {
 
 fn made() -> (tempfile::TempDir, Arc<Session>) {
     let folder = tempfile::tempdir().expect("a folder");
-    let settings = Settings {
-        folder: folder.path().to_owned(),
-        disk: folder.path().to_owned(),
-        payload_on_disk: false,
-        max_bytes: 1 << 20,
-        backlog: 16,
-        memory_policy: shoal_shm::session::MemoryPolicy::Block,
-    };
+    let settings = Settings::in_folder(folder.path(), 1 << 20, 16);
     let session = joined(|| Session::create(&settings)).expect("made");
     (folder, session)
 }

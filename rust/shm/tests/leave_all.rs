@@ -5,19 +5,12 @@
 
 use std::convert::Infallible;
 
-use shoal_shm::session::{Error, MemoryPolicy, Session, Settings, is_ending, leave_all};
+use shoal_shm::session::{Error, Session, Settings, is_ending, leave_all};
 
 #[test]
 fn a_process_that_ends_leaves_all_sessions() {
     let folder = tempfile::tempdir().expect("a folder");
-    let settings = Settings {
-        folder: folder.path().to_owned(),
-        disk: folder.path().to_owned(),
-        payload_on_disk: false,
-        max_bytes: 1 << 20,
-        backlog: 16,
-        memory_policy: MemoryPolicy::Block,
-    };
+    let settings = Settings::in_folder(folder.path(), 1 << 20, 16);
     let made = || {
         let joined = Session::join(|| Session::create(&settings), || Ok::<(), Infallible>(()));
         joined.expect("no interrupt").expect("made")

@@ -17,12 +17,8 @@ const ANY: Bounds = Bounds {
 
 fn session(base: &Path) -> (Arc<Session>, SessionQueue) {
     let settings = Settings {
-        folder: base.to_owned(),
-        disk: base.to_owned(),
-        payload_on_disk: false,
-        max_bytes: 256 << 20,
-        backlog: 1000,
         memory_policy: MemoryPolicy::Error,
+        ..Settings::in_folder(base, 256 << 20, 1000)
     };
     let session = Session::create(&settings).expect("space");
     let queue = session.queue(b"q", ANY).expect("room");
@@ -70,7 +66,7 @@ fn no_process_leaves_in_the_middle_of_a_take() {
 }
 
 #[test]
-fn what_was_taken_is_there_until_it_is_given_back_though_the_process_left_at_once() {
+fn taken_memory_stays_until_given_back_after_the_process_left() {
     let base = tempfile::tempdir().expect("a folder");
     let (session, queue) = session(base.path());
     put_block(&queue, 7);

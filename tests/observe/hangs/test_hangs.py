@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from shoal.cli.app import app
 from shoal.observe import read_locks
 from shoal.state import find_jobs, read_pages
+from support.acme import add_acme_devices
 from support.machines import RAY_TOKEN
 from support.processes import DEADLINE_S, until
 
@@ -25,21 +26,6 @@ import sys, ray
 print(ray.init(num_cpus=32, log_to_driver=False, include_dashboard=False).address_info["gcs_address"], flush=True)
 sys.stdin.read()
 """
-DEVICES = """
-from shoal.hardware import AcceleratorManager
-from shoal.hardware.accelerators import Device, Restrictions
-
-def register():
-    @AcceleratorManager.register_manager("ACME")
-    class AcmeManager(AcceleratorManager):
-        RESTRICTIONS = Restrictions("ACME_VISIBLE_DEVICES")
-        CCL_BACKEND, CCL_IFNAME, TORCH_DEVICE = "accl", "ACCL_IFNAME", "acme"
-
-        @classmethod
-        def ask(cls):
-            return [Device("A1", index=0)]
-"""
-
 CIRCLE = "A circle, in which none can go on: a:0 waits"
 HANGS = {
     "receive_from_each_other": CIRCLE,
@@ -66,13 +52,7 @@ HANGS = {
 def environment(tmp_path_factory, ray_tmpdir):
     """The variables of the jobs: a Ray for all of them, on a node with one accelerator."""
     folder = tmp_path_factory.mktemp("hangs")
-    (folder / "acme_devices.py").write_text(DEVICES)
-    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    made = (
-        os.environ
-        | RAY_TOKEN
-        | {"PYTHONPATH": os.pathsep.join(paths), "SHOAL_EXT_MODULE": "acme_devices"}
-    )
+    made = os.environ | RAY_TOKEN | add_acme_devices(folder, 1)
     with subprocess.Popen(
         [sys.executable, "-c", RAY],
         env=made,

@@ -112,7 +112,7 @@ def test_all_else_is_pickled_whole(codec, value):
     assert type(there["inside"][0]) is type(value)
 
 
-def test_what_cannot_be_pickled_is_an_error(codec):
+def test_an_object_that_cannot_be_pickled_is_an_error(codec):
     with pytest.raises(ValueError, match="cannot be sent"):
         codec.encode([(x for x in "generators are not sent")])
 

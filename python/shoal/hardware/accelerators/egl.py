@@ -7,15 +7,17 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+from shoal.hardware import timing
+
 __all__ = ["egl_ids"]
 
 _log = logging.getLogger("shoal")
 
-_LIMIT_S = 20.0
 # EGL lists devices in its own order. NVIDIA's EGL devices report their CUDA index, as counted by
 # the process that queries it. Runs in a separate process, because drivers have crashed on it.
 _QUESTION = """
 import ctypes, json, sys
+
 CUDA_DEVICE, MOST = 0x323A, 64
 egl = ctypes.CDLL("libEGL.so.1")
 egl.eglGetProcAddress.restype = ctypes.c_void_p
@@ -58,7 +60,7 @@ def egl_ids(visible: str, count: int, environment: Mapping[str, str] | None = No
             [sys.executable, "-c", _QUESTION],
             capture_output=True,
             text=True,
-            timeout=_LIMIT_S,
+            timeout=timing.TIMING.egl_s,
             check=True,
             env=env,
         )

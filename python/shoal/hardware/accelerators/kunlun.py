@@ -7,6 +7,7 @@ import sys
 from typing import ClassVar
 
 from shoal.errors import ClusterError
+from shoal.hardware import timing
 from shoal.hardware.accelerators.devices import Device, Restrictions
 from shoal.hardware.accelerators.kind import AcceleratorType
 from shoal.hardware.accelerators.manager import AcceleratorManager
@@ -14,7 +15,6 @@ from shoal.hardware.accelerators.manager import AcceleratorManager
 __all__ = ["KunlunXPUManager"]
 
 _LIBRARY = "torch_xmlir"
-_LIMIT_S = 50.0
 # Runs in a separate process, because it imports torch.
 _QUESTION = """
 import json, sys
@@ -48,7 +48,7 @@ class KunlunXPUManager(AcceleratorManager):
             [sys.executable, "-c", _QUESTION],
             capture_output=True,
             text=True,
-            timeout=_LIMIT_S,
+            timeout=timing.TIMING.kunlun_s,
             check=False,
         )
         if done.returncode:

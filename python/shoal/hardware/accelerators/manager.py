@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from shoal.errors import ShoalValueError
+from shoal.hardware import timing
 from shoal.hardware.accelerators.devices import (
     Device,
     Restrictions,
@@ -37,8 +38,6 @@ _REQUIRED = {
 }
 # Two ranks that no other variable is likely to contain: the visibility variable is found by them.
 _SAMPLE_RANKS = ("6", "7")
-# Seconds to wait for a vendor's library: initialising devices takes some, a broken driver hangs.
-_ASK_S = 60.0
 _UNKNOWN = "UNKNOWN"  # the model of a device whose library does not say it
 
 
@@ -163,7 +162,7 @@ class AcceleratorManager:
             environment: The node's environment.
         """
         try:
-            devices = within(_ASK_S, f"the library of {cls.TYPE} devices", cls.ask)
+            devices = within(timing.TIMING.ask_s, f"the library of {cls.TYPE} devices", cls.ask)
         except Exception as error:  # noqa: BLE001  (a broken library must not stop a job)
             _log.warning(
                 "no %s devices are used here: %s: %s", cls.TYPE, type(error).__name__, error

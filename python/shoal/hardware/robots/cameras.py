@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shoal.errors import ShoalValueError
+from shoal.hardware import timing
 from shoal.hardware.time_limit import within
 
 __all__ = ["check_cameras"]
 
 _log = logging.getLogger("shoal")
-
-_LIMIT_S = 20.0
 
 
 def check_cameras(field: str, make: str, serials: Sequence[str] | None) -> list[str] | None:
@@ -47,7 +46,11 @@ def check_cameras(field: str, make: str, serials: Sequence[str] | None) -> list[
             name=name,
         ) from error
     found = sorted(
-        within(_LIMIT_S, f"{field}: the search for {make} cameras", lambda: listed(library))
+        within(
+            timing.TIMING.cameras_s,
+            f"{field}: the search for {make} cameras",
+            lambda: listed(library),
+        )
     )
     if not found:
         raise ShoalValueError(f"{field}: no {make} camera is connected to the node")

@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 from shoal.errors import DependencyError, ShoalValueError
+from shoal.hardware import timing
 from shoal.hardware.time_limit import within
 
 __all__ = ["check_alive"]
@@ -12,8 +13,6 @@ __all__ = ["check_alive"]
 _log = logging.getLogger("shoal")
 
 _PINGS = 2
-_PING_S = 1.0
-_LIMIT_S = 10.0
 
 
 def check_alive(field: str, address: str | None) -> None:
@@ -46,10 +45,10 @@ def check_alive(field: str, address: str | None) -> None:
         ) from error
 
     def ping() -> bool:
-        return bool(icmplib.ping(address, count=_PINGS, timeout=_PING_S).is_alive)
+        return bool(icmplib.ping(address, count=_PINGS, timeout=timing.TIMING.ping_s).is_alive)
 
     try:
-        alive = within(_LIMIT_S, f"{field}: the ping of {address}", ping)
+        alive = within(timing.TIMING.pings_s, f"{field}: the ping of {address}", ping)
     except icmplib.ICMPLibError as error:
         _log.warning("%s: %s was not pinged: %s: %s", field, address, type(error).__name__, error)
         return

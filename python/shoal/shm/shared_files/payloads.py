@@ -62,6 +62,7 @@ from shoal.errors import (
     ChannelNotFoundError,
 )
 from shoal.process import Origin, ProcessId, is_running
+from shoal.shm import timing
 from shoal.shm.shared_files.names import sweep
 from shoal.shm.shared_files.pool import NoRoomError, Pool, lock_and_map
 
@@ -72,7 +73,6 @@ PayloadRef = tuple[str, int, int]
 descriptor must stay open, else 0. It is valid for one `open_payload`."""
 
 _ALIGNMENT = 64
-_IDLE_S = 30.0
 _KEPT_BYTES = 512 * 2**20
 _KEPT_FILES = 2
 
@@ -240,12 +240,12 @@ class PayloadWriter:
                     file.remove()
                 else:
                     pool.put_back(file)
-                    pool.trim(_IDLE_S, _KEPT_BYTES, _KEPT_FILES)
+                    pool.trim(timing.TIMING.idle_s, _KEPT_BYTES, _KEPT_FILES)
                     self._trim_later()
 
     def _trim_later(self) -> None:
         if self._timer is None:
-            self._timer = threading.Timer(_IDLE_S, _trim_idle, (weakref.ref(self),))
+            self._timer = threading.Timer(timing.TIMING.idle_s, _trim_idle, (weakref.ref(self),))
             self._timer.daemon = True
             self._timer.start()
 
@@ -255,7 +255,7 @@ class PayloadWriter:
             if self._closed:
                 return
             for pool in self._pools:
-                pool.trim(_IDLE_S, _KEPT_BYTES, _KEPT_FILES)
+                pool.trim(timing.TIMING.idle_s, _KEPT_BYTES, _KEPT_FILES)
             if any(pool.files for pool in self._pools):
                 self._trim_later()
 

@@ -1,7 +1,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 
-use shoal_shm::session::{MemoryPolicy, Session, Settings};
+use shoal_shm::session::{Session, Settings};
 
 use super::*;
 use crate::server::{self, Server};
@@ -9,15 +9,8 @@ use crate::server::{self, Server};
 #[test]
 fn a_child_of_a_fork_closes_the_idle_connections_and_does_not_shut_them_down() {
     let folder = tempfile::tempdir().expect("a folder");
-    let session = Session::create(&Settings {
-        folder: folder.path().to_owned(),
-        disk: folder.path().to_owned(),
-        payload_on_disk: false,
-        max_bytes: 1 << 20,
-        backlog: 100,
-        memory_policy: MemoryPolicy::Block,
-    })
-    .expect("space");
+    let session =
+        Session::create(&Settings::in_folder(folder.path(), 1 << 20, 100)).expect("space");
     let key = Key::new([1; 32]);
     let here = (Ipv4Addr::LOCALHOST, 0).into();
     let limits = server::Limits::default();

@@ -220,7 +220,7 @@ fn a_request_about_leases_names_them() {
 }
 
 #[test]
-fn what_becomes_of_a_take_has_neither_a_key_nor_a_payload_nor_a_wait() {
+fn the_outcome_of_a_take_has_no_key_payload_or_wait() {
     let (keep, _) = Request::of_take(Op::Keep, 5, Want::Count(0));
     assert_eq!(Request::decode(&keep.encode()), Ok(keep));
     for wrong in [
@@ -244,7 +244,7 @@ fn what_becomes_of_a_take_has_neither_a_key_nor_a_payload_nor_a_wait() {
 }
 
 #[test]
-fn what_is_reserved_must_be_zero() {
+fn reserved_bytes_must_be_zero() {
     let mut hello = Hello {
         stream: 1,
         again: true,

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Instant;
 
 use rustix::event::PollFlags;
-use shoal_shm::session::{Bounds, MemoryPolicy, SessionQueue, Settings};
+use shoal_shm::session::{Bounds, SessionQueue, Settings};
 use tempfile::TempDir;
 
 use super::*;
@@ -24,15 +24,8 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn new(limits: Limits) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let session = Session::create(&Settings {
-            folder: folder.path().to_owned(),
-            disk: folder.path().to_owned(),
-            payload_on_disk: false,
-            max_bytes: 4 << 20,
-            backlog: 1000,
-            memory_policy: MemoryPolicy::Block,
-        })
-        .expect("space");
+        let session =
+            Session::create(&Settings::in_folder(folder.path(), 4 << 20, 1000)).expect("space");
         let here = (Ipv4Addr::LOCALHOST, 0).into();
         let server =
             Server::start(Arc::clone(&session), here, key(), limits, None).expect("a port");
@@ -216,7 +209,7 @@ fn a_second_connection_ends_the_first_and_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_is_done_is_reported_before_a_wait_and_counted_in_part() {
+fn finished_puts_are_reported_before_a_wait() {
     let node = Node::patient();
     let queue = node.queue(3);
     let (raw, _) = node.connect(false);

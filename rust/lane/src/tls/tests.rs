@@ -102,7 +102,7 @@ fn a_connection_is_idle_after_its_handshake() {
 }
 
 #[test]
-fn what_was_read_from_the_kernel_and_not_received_is_readable() {
+fn bytes_read_from_the_kernel_and_not_received_are_readable() {
     let (near, far) = connected();
     // Two records, which arrive together.
     assert_eq!(far.send(b"abc").expect("connected"), Some(3));

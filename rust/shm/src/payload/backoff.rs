@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_in_vain_is_not_tried_again_at_once() {
+    fn a_failed_attempt_is_not_repeated_at_once() {
         let backoff = Backoff::default();
         let begin = backoff.begin().expect("the first time");
         assert!(backoff.begin().is_some(), "another may try as well");

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_asked_for_is_taken_however_small() {
+    fn a_named_folder_is_taken_however_small() {
         let folder = tempfile::tempdir().expect("a folder");
         let chosen = choose(Some(folder.path()), None, None).expect("usable");
         assert_eq!(chosen.folder, folder.path());

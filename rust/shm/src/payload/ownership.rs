@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pending_can_be_counted_up_to_its_limit() {
+    fn pending_blocks_are_counted_up_to_the_limit() {
         let (entry, me) = (entry(), owner(0xffe));
         assert!(entry.claim(me));
         let begun = (0..70_000).take_while(|_| entry.begin(me)).count();

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_in_is_refused_and_changes_nothing() {
+    fn a_value_that_does_not_fit_is_refused_and_changes_nothing() {
         let descriptor = Descriptor::new();
         assert!(descriptor.fill(0, Label::default(), b"before"));
         assert!(!descriptor.fill(1, Label::default(), &[0; Descriptor::INLINE + 1]));

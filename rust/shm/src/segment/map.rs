@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_seen_as_atomics() {
+    fn written_bytes_are_read_and_visible_as_atomics() {
         let mapping = mapped(4096);
         mapping.write(8, &7_u64.to_ne_bytes()).expect("inside");
         let word: &AtomicU64 = mapping.view(8).expect("inside");

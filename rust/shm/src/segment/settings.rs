@@ -1,6 +1,6 @@
 //! The settings with which a session is made.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What to do if there is no memory for a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,4 +30,19 @@ pub struct Settings {
     pub backlog: u32,
     /// What to do if there is no memory for a message.
     pub memory_policy: MemoryPolicy,
+}
+
+impl Settings {
+    /// A session in one folder, whose puts wait for memory.
+    #[must_use]
+    pub fn in_folder(folder: &Path, max_bytes: u64, backlog: u32) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            disk: folder.to_owned(),
+            payload_on_disk: false,
+            max_bytes,
+            backlog,
+            memory_policy: MemoryPolicy::Block,
+        }
+    }
 }

@@ -218,20 +218,13 @@ impl Drop for Batch<'_> {
 mod tests {
     use super::*;
     use crate::ring::descriptor::Descriptor;
-    use crate::session::{Bounds, MemoryPolicy, Settings};
+    use crate::session::{Bounds, Settings};
 
     #[test]
-    fn what_does_not_fit_into_a_descriptor_is_refused_and_the_rest_is_put() {
+    fn a_message_too_large_for_a_descriptor_is_refused_and_the_others_are_put() {
         let folder = tempfile::tempdir().expect("a folder");
-        let session = Session::create(&Settings {
-            folder: folder.path().to_owned(),
-            disk: folder.path().to_owned(),
-            payload_on_disk: false,
-            max_bytes: 1 << 20,
-            backlog: 9,
-            memory_policy: MemoryPolicy::Block,
-        })
-        .expect("space");
+        let session =
+            Session::create(&Settings::in_folder(folder.path(), 1 << 20, 9)).expect("space");
         let any = Bounds {
             maxsize: None,
             max_bytes: None,

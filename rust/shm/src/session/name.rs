@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_refused_with_the_reason() {
+    fn a_wrong_token_is_refused_with_the_reason() {
         let digits = "0123456789abcdef0123456789abcdef";
         let own = geteuid().as_raw();
         let refused = [

@@ -88,19 +88,12 @@ mod tests {
 
     use super::*;
     use crate::ring::descriptor::Label;
-    use crate::session::{Bounds, MemoryPolicy, Session, Settings};
+    use crate::session::{Bounds, Session, Settings};
 
     #[test]
     fn the_queues_of_a_session_are_listed_while_its_lock_is_held() {
         let folder = tempfile::tempdir().expect("a folder");
-        let settings = Settings {
-            folder: folder.path().to_owned(),
-            disk: folder.path().to_owned(),
-            payload_on_disk: false,
-            max_bytes: 1 << 20,
-            backlog: 10,
-            memory_policy: MemoryPolicy::Block,
-        };
+        let settings = Settings::in_folder(folder.path(), 1 << 20, 10);
         let session = Session::create(&settings).expect("made");
         let bounds = |maxsize| Bounds {
             maxsize: Some(maxsize),

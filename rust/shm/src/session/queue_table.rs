@@ -386,8 +386,8 @@ mod tests {
     use crate::failpoint::dies_after;
     use crate::ring::header::Seen;
     use crate::ring::wait::SystemFutex;
+    use crate::session::Settings;
     use crate::session::directory::Directory;
-    use crate::session::{MemoryPolicy, Settings};
 
     fn bounds(maxsize: u64) -> Bounds {
         Bounds {
@@ -397,14 +397,7 @@ mod tests {
     }
 
     fn control(folder: &Path) -> Control {
-        let settings = Settings {
-            folder: folder.to_owned(),
-            disk: folder.to_owned(),
-            payload_on_disk: false,
-            max_bytes: 1,
-            backlog: 1,
-            memory_policy: MemoryPolicy::Block,
-        };
+        let settings = Settings::in_folder(folder, 1, 1);
         Control::create(&folder.join("ctl"), [1, 2], &settings).expect("space")
     }
 

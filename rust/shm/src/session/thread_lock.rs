@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_parent_was_inside_of_is_free_in_its_child() {
+    fn a_lock_held_by_the_parent_is_free_in_its_child() {
         let lock = ThreadLock(AtomicU32::new(process::id() + 1));
         let inside = lock.try_enter().expect("the parent's");
         assert!(lock.try_enter().is_none());

@@ -8,7 +8,7 @@ use super::support::*;
 
 /// A lease is given back while another process sweeps and a third one takes.
 #[test]
-fn what_is_given_back_during_a_sweep_comes_once() {
+fn a_lease_given_back_during_a_sweep_is_delivered_once() {
     search(
         || Heap::new(2, 4).with_ring(4, 2),
         Some(2),

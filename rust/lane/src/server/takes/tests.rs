@@ -89,7 +89,7 @@ fn in_use(node: &Node) -> u64 {
 }
 
 #[test]
-fn what_is_taken_has_its_label_and_is_gone_once_it_is_confirmed() {
+fn a_taken_message_has_its_label_and_is_gone_after_its_confirmation() {
     let node = Node::patient();
     let queue = node.queue(0);
     put(&queue, 1, 5);
@@ -125,7 +125,7 @@ fn what_is_taken_has_its_label_and_is_gone_once_it_is_confirmed() {
 }
 
 #[test]
-fn what_is_given_back_comes_again() {
+fn a_message_given_back_is_delivered_again() {
     let node = Node::patient();
     let queue = node.queue(0);
     put(&queue, 1, 0);
@@ -175,7 +175,7 @@ fn the_same_messages_come_again_on_the_next_connection_and_no_others() {
 }
 
 #[test]
-fn what_is_not_confirmed_goes_back_when_the_client_does_not_come_back() {
+fn unconfirmed_messages_return_when_their_client_stays_away() {
     let node = Node::new(Limits {
         apart: Duration::ZERO,
         ..Limits::default()
@@ -192,7 +192,7 @@ fn what_is_not_confirmed_goes_back_when_the_client_does_not_come_back() {
 }
 
 #[test]
-fn what_is_not_confirmed_goes_back_when_the_server_stops() {
+fn unconfirmed_messages_return_when_the_server_stops() {
     let mut node = Node::patient();
     let queue = node.queue(0);
     put(&queue, 1, 0);

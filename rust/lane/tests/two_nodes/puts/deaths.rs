@@ -13,7 +13,7 @@ use crate::support::*;
 const BRIEF: Duration = Duration::from_millis(50);
 
 #[test]
-fn what_a_killed_producer_has_noted_is_in_the_channel_once_and_in_order() {
+fn items_noted_by_a_killed_producer_are_in_the_channel_once_in_order() {
     let node = Node::new();
     let queue = node.queue(b"q", 0);
     for round in 0..6 {
@@ -104,7 +104,7 @@ fn a_put_to_a_server_that_stays_stopped_ends_after_its_deadline() {
 }
 
 #[test]
-fn what_was_put_before_a_server_was_killed_is_in_the_channel() {
+fn items_put_before_a_server_was_killed_are_in_the_channel() {
     let mut far = FarNode::start();
     let queue = far.queue(0);
     let limits = Limits {

@@ -167,7 +167,7 @@ fn payloads_can_be_on_disk_and_count_there() {
 }
 
 #[test]
-fn what_uses_the_memory_is_told_the_largest_first() {
+fn users_of_the_memory_are_named_the_largest_first() {
     let folder = Folder::new(64 * MIB, MemoryPolicy::Block);
     let processes: Vec<_> = (1..6).map(|me| folder.process(me)).collect();
     let mut messages = Vec::new();

@@ -140,7 +140,7 @@ fn inner_others() {
 }
 
 #[test]
-fn what_does_not_fit_into_memory_is_spilled() {
+fn a_message_that_does_not_fit_into_memory_is_spilled() {
     within(16, "inner_spills");
 }
 

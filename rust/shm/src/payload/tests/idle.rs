@@ -23,7 +23,7 @@ fn memory_that_an_idle_process_keeps_warm_makes_no_process_wait() {
 }
 
 #[test]
-fn what_is_about_to_be_put_is_not_taken_away() {
+fn memory_of_an_unfinished_put_is_not_taken_away() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let (producer, thief) = (folder.process(1), folder.process(2));
     let allocated = producer.allocate(MIB).expect("room");

@@ -22,7 +22,7 @@ fn an_extent_is_mapped_once() {
 }
 
 #[test]
-fn what_was_retired_is_unmapped_on_the_way_and_its_memory_is_gone_at_once() {
+fn retired_memory_is_freed_at_once_and_unmapped_by_readers() {
     let folder = Folder::new(64 * MIB, MemoryPolicy::Block);
     let (producer, consumer) = (folder.process(1), folder.process(2));
     // Two extents, so that the entry of one is used again.

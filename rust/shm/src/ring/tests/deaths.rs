@@ -314,7 +314,7 @@ fn a_lease_is_given_back_into_a_closed_queue_and_into_a_full_one() {
 }
 
 #[test]
-fn what_is_no_lease_any_more_is_not_given_back() {
+fn an_ended_lease_cannot_be_given_back() {
     let heap = Heap::new(8, 3).with_ring(4, 3);
     let rings = heap.rings().expect("sound");
     let view = heap.view(&rings);

@@ -69,7 +69,7 @@ fn a_look_sees_what_a_take_gives_and_takes_nothing() {
 }
 
 #[test]
-fn what_was_taken_since_it_was_seen_is_not_there() {
+fn peek_misses_a_message_taken_meanwhile() {
     let heap = Heap::new(1, 4).with_ring(64, 5);
     let rings = heap.rings().expect("sound");
     let mut process = Process::new(heap.view(&rings), ALIVE);
@@ -102,7 +102,7 @@ fn what_was_taken_since_it_was_seen_is_not_there() {
 }
 
 #[test]
-fn what_is_delivered_again_is_put_again_and_keeps_its_age() {
+fn a_redelivered_message_keeps_its_age() {
     let heap = Heap::new(2, 4).with_ring(64, 5);
     let rings = heap.rings().expect("sound");
     let view = heap.view(&rings);

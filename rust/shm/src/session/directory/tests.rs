@@ -3,8 +3,8 @@ use std::path::Path;
 use super::*;
 use crate::failpoint::dies_after;
 use crate::ring::word::Owner;
+use crate::session::Settings;
 use crate::session::queue_table::{ring, seal};
-use crate::session::{MemoryPolicy, Settings};
 
 const BOUNDS: Bounds = bounds(3);
 
@@ -16,14 +16,7 @@ const fn bounds(maxsize: u64) -> Bounds {
 }
 
 fn control(folder: &Path) -> Control {
-    let settings = Settings {
-        folder: folder.to_owned(),
-        disk: folder.to_owned(),
-        payload_on_disk: false,
-        max_bytes: 1,
-        backlog: 1,
-        memory_policy: MemoryPolicy::Block,
-    };
+    let settings = Settings::in_folder(folder, 1, 1);
     Control::create(&folder.join("ctl"), [1, 2], &settings).expect("space")
 }
 
@@ -145,7 +138,7 @@ fn a_queue_in_use_keeps_its_key() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_taken() {
+fn an_entry_too_small_for_a_key_is_not_reused() {
     let folder = tempfile::tempdir().expect("a folder");
     let control = control(folder.path());
     let mut directory = Directory::default();

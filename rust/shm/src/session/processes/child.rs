@@ -18,7 +18,7 @@ use crate::session::members::{self, Member};
 use crate::session::name::Token;
 use crate::session::queue_table::{self, Bounds};
 use crate::session::recover::{self, Recovery, RecoveryContext};
-use crate::session::{Control, Error, MemoryPolicy, Settings, folders, leftovers};
+use crate::session::{Control, Error, Settings, folders, leftovers};
 
 /// Not a test but the child of other tests: without a folder it does nothing.
 #[test]
@@ -100,14 +100,7 @@ impl Participant {
         file::make_folder(&folder).expect("made");
         let locks = Locks::create(&folder).expect("made");
         let guard = locks.lock(deadline()).expect("free");
-        let settings = Settings {
-            folder: base.to_owned(),
-            disk: base.to_owned(),
-            payload_on_disk: false,
-            max_bytes: 1 << 20,
-            backlog: 63,
-            memory_policy: MemoryPolicy::Block,
-        };
+        let settings = Settings::in_folder(base, 1 << 20, 63);
         let path = folder.join(folders::CONTROL);
         let control = Control::create(&path, token.session(), &settings).expect("space");
         let me = members::join(&control, &locks, &guard).expect("room");

@@ -90,33 +90,7 @@ fn a_dead_producers_messages_stay_and_the_next_process_has_its_index() {
 }
 
 #[test]
-fn what_the_dead_had_is_delivered_again_or_counted() {
-    let base = tempfile::tempdir().expect("a folder");
-    let (mut me, folder) = Participant::create(base.path());
-    let mut other = start(&folder, None);
-    other.ask("join").expect("it runs");
-    me.put(1);
-    me.put(2);
-    assert_eq!(other.ask("lease").as_deref(), Some("1"));
-    assert_eq!(other.ask("loan").as_deref(), Some("2"));
-    other.kill();
-    let mut done = recover::Recovery::default();
-    eventually(|| {
-        done = me.sweep();
-        done.dead > 0
-    });
-    assert_eq!((done.dead, done.recovered), (1, 2));
-    assert_eq!((done.redelivered, done.lost), (1, 1));
-    assert_eq!(me.take(Keep::Copy), 1);
-    assert_eq!(me.in_use(), 0);
-    let counters = &me.control.superblock().counters.0;
-    let counted = [&counters.recovered, &counters.redelivered, &counters.lost]
-        .map(|counter| counter.load(Ordering::Relaxed));
-    assert_eq!(counted, [2, 1, 1]);
-}
-
-#[test]
-fn what_finds_no_room_to_be_delivered_again_comes_later() {
+fn a_redelivery_without_room_happens_later() {
     let base = tempfile::tempdir().expect("a folder");
     let (mut me, folder) = Participant::create(base.path());
     let mut other = start(&folder, None);

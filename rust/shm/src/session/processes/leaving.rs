@@ -121,7 +121,7 @@ fn a_message_in_hand_keeps_only_the_entry_of_a_process_that_left() {
 }
 
 #[test]
-fn what_killed_jobs_left_is_cleared_and_nothing_that_is_alive() {
+fn clearing_removes_sessions_of_dead_jobs_only() {
     let base = tempfile::tempdir().expect("a folder");
     let create = |_| {
         let mut maker = start(base.path(), None);
@@ -167,7 +167,7 @@ fn what_killed_jobs_left_is_cleared_and_nothing_that_is_alive() {
 }
 
 #[test]
-fn what_a_maker_or_a_remover_left_half_done_is_cleared_when_it_is_old() {
+fn half_made_and_half_removed_sessions_are_cleared_when_old() {
     let base = tempfile::tempdir().expect("a folder");
     let fresh = || {
         let folder = Token::random(base.path())

@@ -6,17 +6,10 @@ use std::path::Path;
 use super::*;
 use crate::ring::descriptor::Label;
 use crate::segment::layout::CHUNK;
-use crate::session::{Bounds, MemoryPolicy, Offer};
+use crate::session::{Bounds, Offer};
 
 fn session(folder: &Path) -> Arc<Session> {
-    let settings = Settings {
-        folder: folder.to_owned(),
-        disk: folder.to_owned(),
-        payload_on_disk: false,
-        max_bytes: 1 << 20,
-        backlog: 4 * u32::try_from(CHUNK).expect("few"),
-        memory_policy: MemoryPolicy::Block,
-    };
+    let settings = Settings::in_folder(folder, 1 << 20, 4 * u32::try_from(CHUNK).expect("few"));
     Session::create(&settings).expect("space")
 }
 

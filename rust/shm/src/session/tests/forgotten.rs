@@ -6,19 +6,12 @@ use std::sync::Arc;
 
 use super::messages::{Kind, Received, drain, put, take};
 use crate::ring::take::Keep;
-use crate::session::{Bounds, Error, MemoryPolicy, Session, SessionQueue, Settings, folders};
+use crate::session::{Bounds, Error, Session, SessionQueue, Settings, folders};
 
 const MANY: u32 = 1000;
 
 fn session(folder: &Path) -> Arc<Session> {
-    let settings = Settings {
-        folder: folder.to_owned(),
-        disk: folder.to_owned(),
-        payload_on_disk: false,
-        max_bytes: 1 << 20,
-        backlog: 63,
-        memory_policy: MemoryPolicy::Block,
-    };
+    let settings = Settings::in_folder(folder, 1 << 20, 63);
     Session::create(&settings).expect("space")
 }
 
@@ -174,7 +167,7 @@ fn a_lease_that_was_dropped_comes_back_in_its_own_queue() {
 }
 
 #[test]
-fn what_a_process_that_left_had_open_is_free() {
+fn queues_opened_by_a_process_that_left_are_free() {
     let folder = tempfile::tempdir().expect("a folder");
     let session = session(folder.path());
     let other = session.again().expect("there is a place");

@@ -3,7 +3,6 @@
 mod case;
 mod forgotten;
 mod hostile;
-mod killed;
 mod matrix;
 mod messages;
 mod noticed;

@@ -8,9 +8,7 @@ use super::messages::{Kind, drain, put, take};
 use crate::failpoint::dies_after;
 use crate::ring::put::Refusal;
 use crate::ring::take::Keep;
-use crate::session::{
-    Bounds, MemoryPolicy, Offer, Session, SessionQueue, Settings, folders, queue_table,
-};
+use crate::session::{Bounds, Offer, Session, SessionQueue, Settings, folders, queue_table};
 use crate::sync::Ordering;
 
 const BACKLOG: u32 = 262_144;
@@ -18,14 +16,7 @@ const BACKLOG: u32 = 262_144;
 const FIRST: u64 = (4096 - 384 - 32 - 128) / 8;
 
 fn session(folder: &Path) -> Arc<Session> {
-    let settings = Settings {
-        folder: folder.to_owned(),
-        disk: folder.to_owned(),
-        payload_on_disk: false,
-        max_bytes: 1 << 20,
-        backlog: BACKLOG,
-        memory_policy: MemoryPolicy::Block,
-    };
+    let settings = Settings::in_folder(folder, 1 << 20, BACKLOG);
     Session::create(&settings).expect("space")
 }
 
@@ -165,7 +156,7 @@ fn a_message_that_is_given_back_gets_memory_too() {
 }
 
 #[test]
-fn what_a_damaged_header_says_of_memory_does_no_harm() {
+fn sizes_in_a_damaged_header_do_no_harm() {
     let folder = tempfile::tempdir().expect("a folder");
     let session = session(folder.path());
     let queue = open(&session, b"q");

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::session::{Bounds, MemoryPolicy, Offer, Session, SessionQueue, Settings};
+use crate::session::{Bounds, Offer, Session, SessionQueue, Settings};
 use crate::sync::hint::{AtomicU64, Ordering};
 use crate::{Keep, Label, Payload, Refusal, Taken, WaitState, Want};
 
@@ -26,14 +26,7 @@ const BOUNDS: Bounds = Bounds {
 
 /// The same session twice.
 fn twice(base: &std::path::Path) -> [Arc<Session>; 2] {
-    let session = Session::create(&Settings {
-        folder: base.to_owned(),
-        disk: base.to_owned(),
-        payload_on_disk: false,
-        max_bytes: 64 << 20,
-        backlog: 63,
-        memory_policy: MemoryPolicy::Block,
-    });
+    let session = Session::create(&Settings::in_folder(base, 64 << 20, 63));
     let session = session.expect("space");
     let again = session.again().expect("there");
     assert_ne!(session.me(), again.me());

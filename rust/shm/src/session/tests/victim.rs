@@ -110,12 +110,8 @@ pub(super) const BOUNDS: Bounds = Bounds {
 /// Settings of all sessions.
 pub(super) fn settings(folder: &Path, memory_policy: MemoryPolicy) -> Settings {
     Settings {
-        folder: folder.to_owned(),
-        disk: folder.to_owned(),
-        payload_on_disk: false,
-        max_bytes: MEMORY,
-        backlog: 63,
         memory_policy,
+        ..Settings::in_folder(folder, MEMORY, 63)
     }
 }
 
