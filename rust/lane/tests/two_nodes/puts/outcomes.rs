@@ -226,7 +226,7 @@ fn a_message_over_the_bound_of_its_queue_is_put_when_the_queue_is_empty() {
     thread::scope(|scope| {
         let putting = scope.spawn(|| put(&client, b"bounded", &message(2, 101)));
         thread::sleep(BRIEF);
-        assert_eq!(take_all(&bounded).len(), 1);
+        assert!(take(&bounded).is_some());
         putting
             .join()
             .expect("no panic")
