@@ -142,8 +142,8 @@ def test_an_interpreter_ends_while_works_are_pending(crew, folder, backend, how)
 
 
 def make_traffic(me, peer):
-    me.send(b"x" * 1000, peer, 0)
-    me.send(b"x" * (70 * 2**20), peer, 0)
+    me.send(b"x" * 1000, "c", 0)
+    me.send(b"x" * (70 * 2**20), peer, 0)  # over the bound of its queue, which is empty
     me.broadcast(b"x" * 2**20, [("a", 0), ("b", 0), ("c", 0)], src=("a", 0))
 
 
