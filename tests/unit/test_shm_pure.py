@@ -364,3 +364,40 @@ def test_a_death_while_a_message_is_written_leaves_nothing(own, queue, reserve):
     stats = own.stats()
     assert (stats["messages"], stats["bytes_in_use"], stats["bytes_reserved"]) == (0, 0, 0)
     assert list(Path(own.token).glob("x*")) == []
+
+
+def let_die(session, *lines):
+    """Let a process run lines, in which `die` kills it and `dying(f)` kills it after a call of f."""
+    program = (
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from shoal._pure.shm import ShmQueue, ShmSession\n"
+        "die = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "dying = lambda call: lambda *args, **options: (call(*args, **options), die())\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program + "\n".join(lines), session.token],
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    assert ended.returncode == -signal.SIGKILL
+
+
+def bells(session):
+    return len(list(Path(session.token).glob("b*")))
+
+
+def test_a_dead_process_is_found_again_if_the_one_that_found_it_was_killed(own, queue):
+    queue.put("leased")
+    opened = "session = ShmSession(sys.argv[1])"
+    let_die(own, opened, "lease = ShmQueue(session, b'k').get(lease=True)", "die()")
+    let_die(own, opened, "Path.unlink = dying(Path.unlink)", "session.sweep()")
+    assert bells(own) == 2
+    assert own.sweep() == {"dead": 2, "recovered": 1, "redelivered": 1, "lost": 0}
+    assert (queue.get_nowait(), bells(own)) == ("leased", 1)
+
+
+def test_a_process_that_is_killed_while_it_joins_leaves_no_bell(own, queue):
+    let_die(own, "os.mkfifo = dying(os.mkfifo)", "ShmQueue(ShmSession(sys.argv[1]), b'k')")
+    assert bells(own) == 2
+    assert own.sweep()["dead"] == 0
+    assert bells(own) == 1

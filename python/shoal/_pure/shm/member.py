@@ -207,7 +207,6 @@ class Member:
                 raise
             except ShoalError:
                 pass  # the session was removed, with everything in it
-            bell_of(self.folder, self.me).unlink(missing_ok=True)
         self.disconnect()
         self.forget_parent()
         if goes:
@@ -294,16 +293,21 @@ class Member:
                     pipe.write(b"\0")
 
     def _tidied(self, write: Callable[[Work[Any]], Any], work: Work[Any]) -> Any:
-        """Do work in a transaction, then remove the files without a message; return its result.
+        """Do work in a transaction; remove the bells and files without a row; return its result.
 
         A process is killed before it can remove a file, or while it writes one. The row of a new
         message is committed after its file is written, in one transaction. So a file that is listed
-        before a transaction, and has no row in it, belongs to no message.
+        before a transaction, and has no row in it, belongs to no message. Bells are removed within
+        the transaction, because the number of a process that was killed while it joined is given
+        again; if this process is killed here, a participant without a bell is known to be dead.
         """
         listed = {path for folder in self._folders for path in folder.glob("x*")}
 
         def working(db: sqlite3.Connection) -> tuple[Any, set[Path]]:
             result = work(db)
+            bells = {bell_of(self.folder, number) for number in participants(db)}
+            for bell in set(self.folder.glob("b*")) - bells:
+                bell.unlink(missing_ok=True)
             rows = db.execute("SELECT file FROM messages WHERE file IS NOT NULL").fetchall()
             return result, listed - {Path(row["file"]) for row in rows}
 
@@ -343,8 +347,6 @@ class Member:
         """Release all that dead participants held."""
         dead = [number for number in participants(db) if is_dead(self.folder, number)]
         states = [state for number in dead for state in _release(db, number)]
-        for number in dead:
-            bell_of(self.folder, number).unlink(missing_ok=True)
         lost = states.count(LOANED)
         if dead:
             query = "UPDATE session SET lost = lost + ?, recovered = recovered + ?"
