@@ -30,12 +30,17 @@ class Reference:
 
 
 class Handle:
-    """Double of an actor handle: methods run in the actor's thread; `fails` makes a call's error."""
+    """Double of an actor handle: methods run in the actor's thread; `fails` makes a call's error.
+
+    Attributes:
+        called: The methods that were called.
+        limits: The seconds for which their callers waited at most.
+    """
 
     def __init__(self, worker, loop):
         self._worker, self._loop = worker, loop
         self.fails = lambda: None
-        self.called = []
+        self.called, self.limits = [], []
 
     def __getattr__(self, method):
         def call(*arguments):
@@ -46,6 +51,7 @@ class Handle:
         return SimpleNamespace(remote=call)
 
     def get(self, reference, timeout):
+        self.limits.append(timeout)
         error = self.fails()
         if error is not None:
             raise error
@@ -57,11 +63,17 @@ class Handle:
 
 
 class Actors:
-    """Successive processes of one channel's actor, and the values that they noted at the manager."""
+    """Successive processes of one channel's actor, and the values that they noted at the manager.
+
+    Attributes:
+        ip: The address by which Ray knows the node.
+        nodes: What Ray knows of the job's nodes.
+    """
 
     def __init__(self, channel, monkeypatch):
         self._channel, self._patch = channel, monkeypatch
         self._noted = []
+        self.ip, self.nodes = "127.0.0.1", []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -77,11 +89,11 @@ class Actors:
         self.settings = self._channel.settings.ChannelSettings("c", **{"num_actors": 1, **settings})
         self.worker = self._run(self._made())
         self.handle = Handle(self.worker, self._loop)
-        ray = SimpleNamespace(is_initialized=lambda: True, nodes=list)
+        ray = SimpleNamespace(is_initialized=lambda: True, nodes=lambda: self.nodes)
         self._patch.setattr(self._channel.actor_calls, "ray", ray)
         self._patch.setattr(self._channel.actor_calls, "fetch", self.handle.get)
         itself = SimpleNamespace(current_actor=None)
-        util = SimpleNamespace(get_node_ip_address=lambda: "127.0.0.1")
+        util = SimpleNamespace(get_node_ip_address=lambda: self.ip)
         ray = SimpleNamespace(get_runtime_context=lambda: itself, kill=lambda _: None, util=util)
         self._patch.setattr(self._channel.actor, "ray", ray)
         return self

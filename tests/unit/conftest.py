@@ -80,6 +80,22 @@ def actors(channel, monkeypatch):
 
 
 @pytest.fixture
+def registries():
+    """The registries of hardware; what a test registers is forgotten at its end."""
+    hardware = importlib.import_module("shoal.hardware")
+    known = (
+        hardware.Hardware.policy_registry,
+        hardware.NodeHardwareConfig.hardware_config_registry,
+        hardware.AcceleratorManager.manager_register,
+    )
+    before = [dict(registry) for registry in known]
+    yield
+    for registry, kept in zip(known, before, strict=True):
+        registry.clear()
+        registry.update(kept)
+
+
+@pytest.fixture
 def add_module(monkeypatch):
     """Add a module that can be imported, with some members."""
 
@@ -88,6 +104,20 @@ def add_module(monkeypatch):
         module.__spec__ = importlib.machinery.ModuleSpec(name, None)
         vars(module).update(members)
         monkeypatch.setitem(sys.modules, name, module)
+
+    return add
+
+
+@pytest.fixture
+def add_version(monkeypatch, tmp_path):
+    """Make a package look installed in some version."""
+
+    def add(package, version):
+        folder = tmp_path / f"{package}-{version}.dist-info"
+        folder.mkdir()
+        text = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+        (folder / "METADATA").write_text(text)
+        monkeypatch.syspath_prepend(str(tmp_path))
 
     return add
 

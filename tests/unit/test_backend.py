@@ -59,8 +59,8 @@ def test_importing_shoal_chooses_no_core():
     assert run("import shoal", "fast").returncode == 0
 
 
-def test_an_extension_of_another_version_is_an_error(monkeypatch):
-    monkeypatch.setattr(_backend.importlib.metadata, "version", lambda _: "0.0.0")
+def test_an_extension_of_another_version_is_an_error(add_version):
+    add_version("shoal", "0.0.0")
     with pytest.raises(ImportError, match=r"version .*, the package shoal has version 0\.0\.0"):
         _backend.load("rust")
 

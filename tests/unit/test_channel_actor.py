@@ -35,11 +35,10 @@ def test_the_next_process_knows_the_actor_of_each_key(actors):
     assert [actors.ask("route", key, 1 - node) for key, node in routes.items()] == [0, 1] * 4
 
 
-def test_more_keys_than_can_be_noted_have_actors_all_the_same(actors, channel, monkeypatch):
-    monkeypatch.setattr(channel.actor, "MOST_ITEMS", 2)
-    actors.start(num_actors=2)
-    assert [actors.ask("route", bytes([n]), 1) for n in range(4)] == [1] * 4
-    assert [actors.ask("route", bytes([n]), 0) for n in range(4)] == [1] * 4
+def test_a_key_that_cannot_be_noted_has_an_actor_all_the_same(actors):
+    actors.start(num_actors=2, max_bytes=MB)
+    too_long = bytes(2 * MB)
+    assert [actors.ask("route", too_long, node) for node in (1, 0)] == [1, 1]
 
 
 def test_memory_is_kept_for_the_raylet_that_starts_the_next_process_and_for_no_other(

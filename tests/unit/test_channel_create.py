@@ -3,114 +3,96 @@
 from types import SimpleNamespace
 
 import pytest
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from shoal.channel import create, starting
+from shoal._ray import use_runtime
+from shoal.channel import create
 from shoal.deadline import Deadline
-from shoal.errors import ChannelExistsError, ChannelNotFoundError, PeerLostError
+from shoal.errors import ChannelExistsError, ChannelNotFoundError
 from shoal.queues.settings import ChannelSettings
 
 
-@pytest.fixture
-def actors(monkeypatch):
-    """The results of successive lookups of names, in a list; fails the test if the code waits."""
-    lookups = []
+class Runtime:
+    """A runtime whose successive look-ups of names find the actors of the list `found`."""
 
-    def find(*_):
-        return lookups.pop(0) if lookups else None
+    def __init__(self):
+        self.found = []
 
-    def sleep(_):
-        pytest.fail("the code waits")
+    def is_initialized(self):
+        return True
 
-    monkeypatch.setattr(create, "find_actor", find)
-    monkeypatch.setattr(create, "required_namespace", lambda: "job")
-    monkeypatch.setattr(create.time, "sleep", sleep)
-    return lookups
+    def get_actor(self, name, namespace):
+        actor = self.found.pop(0) if self.found else None
+        if actor is None:
+            raise ValueError(name)
+        return actor
 
-
-ACTOR = SimpleNamespace(shoal_channel_settings=None)
-
-
-def test_a_name_that_is_given_up_meanwhile_is_free(actors, monkeypatch):
-    monkeypatch.setattr(create, "_free_names_of_dead", lambda *_: True)
-    actors[:] = [ACTOR, None]
-    assert create._join(ChannelSettings("queue"), Deadline(None)) is None
-
-
-@pytest.fixture
-def existing(actors, actor, monkeypatch):
-    """Make an existing channel with these settings and the name, in a job of three nodes."""
-    nodes = SimpleNamespace(num_nodes=lambda: 3)
-    monkeypatch.setattr(create.NodeManager, "get_proxy", lambda: nodes)
-
-    def make(**settings):
-        state = {
-            "settings": ChannelSettings("queue", **settings),
-            "location": None,
-            "closed": False,
-            "ending": False,
-        }
-        actors[:] = [actor.handle] * (1 + state["settings"].num_actors)
-        actor.answers = [state] * (1 + state["settings"].num_actors)
-
-    return make
-
-
-@pytest.mark.parametrize("distributed", [False, True])
-def test_a_channel_of_one_actor_is_not_one_of_all_nodes(existing, distributed):
-    existing(num_actors=1 if distributed else 3)
-    text = f"exists, with distributed={not distributed} .asked for: {distributed}.;"
-    with pytest.raises(ChannelExistsError, match=text):
-        create.create(ChannelSettings("queue"), distributed, 0, Deadline(60))
-    existing(num_actors=3 if distributed else 1)
-    settings, _ = create.create(ChannelSettings("queue"), distributed, 1, Deadline(60))
-    assert settings.distributed == distributed
-
-
-def test_to_connect_without_a_timeout_does_not_wait(actors):
-    with pytest.raises(ChannelNotFoundError, match=r"no channel 'queue' in the job 'job'; it is"):
-        create.connect("queue", None)
-
-
-def test_connecting_while_all_actors_go_is_an_error(actors, monkeypatch):
-    state = {"settings": ChannelSettings("queue", num_actors=2)}
-    monkeypatch.setattr(create, "state_of", lambda *_: state)
-    actors[:] = [ACTOR, None, None]
-    with pytest.raises(ChannelNotFoundError, match="no channel 'queue'"):
-        create.connect("queue", Deadline(60))
-
-
-@pytest.fixture
-def actor(monkeypatch):
-    """An actor whose successive calls return or raise the items of `answers`; `dead` at its end."""
-    state = SimpleNamespace(answers=[], dead=False)
-
-    def get(*_):
-        answer = state.answers.pop(0)
+    def get(self, answer, timeout):
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    monkeypatch.setattr(starting, "get", get)
-    monkeypatch.setattr(starting, "is_dead", lambda _: state.dead)
-    state.handle = SimpleNamespace(shoal_channel_settings=SimpleNamespace(remote=lambda: None))
-    return state
+
+@pytest.fixture
+def runtime(monkeypatch):
+    monkeypatch.setenv("CLUSTER_NAMESPACE", "job")
+    made = Runtime()
+    use_runtime(made)
+    yield made
+    use_runtime(None)
 
 
-def test_connecting_to_a_dead_actor_says_that_there_is_no_channel(actors, actor):
-    actors[:] = [actor.handle]
-    actor.answers, actor.dead = [PeerLostError("its process died")], True
-    with pytest.raises(
-        ChannelNotFoundError, match=r"its actor queue:0 has ended \(its process died"
-    ):
-        create.connect("queue", Deadline(60))
+def actor(*answers, ping=None):
+    """An actor of a channel whose successive calls have these answers, or errors."""
+    left = list(answers)
+    return SimpleNamespace(
+        shoal_channel_settings=SimpleNamespace(remote=lambda: left.pop(0)),
+        ping=SimpleNamespace(remote=lambda: ping),
+    )
 
 
-def test_connecting_while_an_actor_starts_again_asks_the_next_process(actors, actor, monkeypatch):
-    actors[:] = [actor.handle]
-    found = {"settings": ChannelSettings("queue", num_actors=1), "location": None}
-    actor.answers = [PeerLostError("its process died"), found, found]
-    waits = []
-    monkeypatch.setattr(create.time, "sleep", waits.append)
-    settings, _ = create.connect("queue", Deadline(60))
-    assert settings == ChannelSettings("queue", num_actors=1, locations=(None,))
-    assert (len(waits), actor.answers) == (1, [])
+def state(**settings):
+    made = ChannelSettings("queue", **settings)
+    return {"settings": made, "location": None, "closed": False, "ending": False}
+
+
+def connect():
+    """Connect as `Channel.connect` does, which has a shorter way in a runtime that is not Ray."""
+    return create._connect("queue", Deadline(60), at_once=True)[0]
+
+
+def test_a_name_that_is_given_up_meanwhile_is_free(runtime):
+    runtime.found = [actor(), None]
+    assert create._join(ChannelSettings("queue"), Deadline(60)) is None
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_a_channel_of_one_actor_is_not_one_of_all_nodes(runtime, distributed):
+    def join(num_actors):
+        runtime.found = [actor(*[state(num_actors=num_actors)] * 9)] * (1 + num_actors)
+        wanted = ChannelSettings("queue", num_actors=3 if distributed else 1)
+        return create._join(wanted, Deadline(60))
+
+    text = f"exists, with distributed={not distributed} .asked for: {distributed}.;"
+    with pytest.raises(ChannelExistsError, match=text):
+        join(1 if distributed else 3)
+    settings, _ = join(3 if distributed else 1)
+    assert settings.distributed == distributed
+
+
+def test_connecting_while_all_actors_go_is_an_error(runtime):
+    runtime.found = [actor(state(num_actors=2)), None, None]
+    with pytest.raises(ChannelNotFoundError, match="no channel 'queue'"):
+        connect()
+
+
+def test_connecting_to_a_dead_actor_says_that_there_is_no_channel(runtime):
+    runtime.found = [actor(ActorDiedError(), ping=ActorDiedError())]
+    with pytest.raises(ChannelNotFoundError, match=r"its actor queue:0 has ended \(.* died"):
+        connect()
+
+
+def test_connecting_while_an_actor_starts_again_asks_the_next_process(runtime):
+    found = state(num_actors=1)
+    runtime.found = [actor(ActorUnavailableError("it restarts", None), found, found)]
+    assert connect() == ChannelSettings("queue", num_actors=1, locations=(None,))

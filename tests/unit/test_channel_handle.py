@@ -219,15 +219,9 @@ def test_how_long_a_batch_lingers_is_named_as_it_is_called(warm):
 
 
 @pytest.fixture
-def fork(channel, monkeypatch):
+def fork(monkeypatch):
     """Make this process look like a forked child from then on."""
-    monkeypatch.setattr(channel.actor_calls, "find_actor", lambda *_: None)  # the actors have ended
-
-    def begin():
-        monkeypatch.setattr(_ray, "_forked_from", 1)
-
-    yield begin
-    monkeypatch.setattr(_ray, "_forked_from", None)
+    return lambda: monkeypatch.setattr(_ray, "_forked_from", 1)
 
 
 def test_a_forked_child_closes_a_channel_of_its_node(actors, fork):
@@ -263,7 +257,6 @@ def test_a_forked_child_cannot_delete_the_channel_that_it_closed(actors, fork):
 
 
 @everywhere
-@pytest.mark.usefixtures("fork")
 def test_a_deleted_channel_is_ended(actors, kind):
     channel = actors.start().handle_of(kind)
     channel.put("left")

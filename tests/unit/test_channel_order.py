@@ -5,37 +5,27 @@ import threading
 import pytest
 
 from shoal.deadline import Deadline
+from support.items import Acts
 from support.log_lines import once_logged
 
 DEADLINE_S = 10
 
 
-class HeldUp:
-    """Delays the first get that takes an item, just after it took the item."""
-
-    def __init__(self, take):
-        self._take = take
-        self.has_one = threading.Event()
-        self.may_end = threading.Event()
-
-    def __call__(self, queue, want):
-        found = self._take(queue, want)
-        if not self.has_one.is_set():
-            self.has_one.set()
-            assert self.may_end.wait(DEADLINE_S)
-        return found
-
-
 @pytest.mark.parametrize("how", ["sync", "async"])
-def test_a_get_is_not_cancelled_once_it_took_an_item(actors, channel, monkeypatch, how):
+def test_a_get_is_not_cancelled_once_it_took_an_item(actors, channel, how):
+    has_one, may_end = threading.Event(), threading.Event()
+
+    def hold_up():
+        has_one.set()
+        assert may_end.wait(DEADLINE_S)
+        return "first"
+
     queues = actors.start().way("shm")
     first = queues.start_take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
-    held = HeldUp(channel.shared.take_now)
-    monkeypatch.setattr(channel.shared, "take_now", held)
-    queues.put("k", "first", 0, None)
+    queues.put("k", Acts(hold_up), 0, None)
     queues.put("k", "second", 0, None)
-    assert held.has_one.wait(DEADLINE_S)
-    threading.Timer(0.05, held.may_end.set).start()
+    assert has_one.wait(DEADLINE_S)
+    threading.Timer(0.05, may_end.set).start()
     assert not first.cancel()
 
     if how == "sync":

@@ -18,20 +18,13 @@ def test_an_actor_that_answers_a_ping_may_take_its_time(actors, channel):
     assert actors.handle.called.count("ping") == 1
 
 
-def test_an_actor_has_its_time_for_a_get_without_waiting(actors, channel, monkeypatch):
+def test_an_actor_has_its_time_for_a_get_without_waiting(actors, channel):
     queues = actors.start().way("lane")
-    get, seconds = channel.actor_calls.fetch, []
-
-    def noted(reference, timeout):
-        seconds.append(timeout)
-        return get(reference, timeout)
-
-    monkeypatch.setattr(channel.actor_calls, "fetch", noted)
     for deadline, error in ((None, ChannelEmpty), (Deadline(0), ShoalTimeoutError)):
         with pytest.raises(error):
             queues.take("k", channel.protocol.ONE, deadline)
         queues = actors.way("lane")
-    assert seconds == [30, 30]
+    assert actors.handle.limits == [30, 30]
 
 
 def test_a_get_does_not_wait_longer_for_the_next_process_than_it_may(actors, channel):

@@ -6,11 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoal.bootstrap import code as worker_side
-from shoal.bootstrap.code import prefer_shipped, shipped_roots, without_roots
-from shoal.cluster import bringup, code as code_module
-from shoal.cluster.code import find_code
-from shoal.deadline import Deadline
+from shoal.bootstrap.code import prefer_shipped, set_shipped, shipped_roots, without_roots
+from shoal.cluster.bringup import check_initialised
+from shoal.cluster.code import find_code, named_packages
 from shoal.errors import ClusterError, CodeFolderError
 from shoal.node_probe import ask
 
@@ -22,9 +20,12 @@ def _elsewhere(tmp_path, monkeypatch):
         monkeypatch.delenv(prefix + "CODE_WORKING_DIR", raising=False)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    monkeypatch.setattr(code_module, "named_packages", [])
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace())
-    monkeypatch.setattr(worker_side, "_roots", ())
+    packages, roots = list(named_packages), shipped_roots()
+    named_packages.clear()
+    yield
+    named_packages[:] = packages
+    set_shipped(roots)
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_a_repository_sends_its_packages(monkeypatch, repository):
 
 
 def test_a_named_package_is_sent_alone(monkeypatch, repository):
-    code_module.named_packages.append("rlinf")
+    named_packages.append("rlinf")
     expected = ((f"{repository}/rlinf",), (str(repository), f"{repository}/rlinf"))
     assert found(monkeypatch, repository) == expected
     assert found(monkeypatch, repository / "rlinf", "SHOAL_CODE_WORKING_DIR") == expected
@@ -76,7 +77,7 @@ def test_auto_finds_the_repository_of_a_named_package_first(monkeypatch, reposit
     (tmp_path / "own" / "pyproject.toml").touch()
     monkeypatch.chdir(tmp_path / "own")
     assert found(monkeypatch, "auto").modules == (f"{tmp_path}/own/mine",)
-    code_module.named_packages.append("rlinf")
+    named_packages.append("rlinf")
     monkeypatch.syspath_prepend(str(repository))
     monkeypatch.delitem(sys.modules, "rlinf", raising=False)
     assert found(monkeypatch, "auto").modules == (f"{repository}/rlinf",)
@@ -112,10 +113,11 @@ def test_a_repository_without_packages_is_an_error(monkeypatch, tmp_path):
 
 
 def test_workers_look_for_shipped_code_before_that_of_their_node(monkeypatch):
-    monkeypatch.setattr(sys, "path", ["/r", "/script", "/r/rlinf/", "/site"])
+    for folder in ("/site", "/r/rlinf/", "/script", "/r"):
+        monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("PYTHONPATH", "/ray/pkg:/r:/r/rlinf:/x")
     prefer_shipped(("/r", "/r/rlinf"))
-    assert sys.path == ["/script", "/site", "/r", "/r/rlinf/"]
+    assert sys.path[:2] + sys.path[-2:] == ["/script", "/site", "/r", "/r/rlinf/"]
     assert os.environ["PYTHONPATH"] == "/ray/pkg:/x"
     assert shipped_roots() == ("/r", "/r/rlinf")
     monkeypatch.setenv("PYTHONPATH", "/r/:/r/rlinf")
@@ -125,13 +127,12 @@ def test_workers_look_for_shipped_code_before_that_of_their_node(monkeypatch):
 
 
 def test_nodes_are_not_asked_with_folders_whose_code_was_sent(monkeypatch):
-    monkeypatch.setattr(worker_side, "_roots", ("/r",))
+    set_shipped(["/r"])
     monkeypatch.setenv("PYTHONPATH", "/r:/x")
     (question,) = ask._questions(1, None)
     assert question.python_path == ("/x",)
 
 
-def test_code_is_not_sent_by_a_ray_that_runs_already(monkeypatch):
-    monkeypatch.setattr(bringup.ray, "is_initialized", lambda: True)
+def test_code_is_not_sent_by_a_ray_that_runs_already():
     with pytest.raises(ClusterError, match=r"already initialised.*'py_modules': \['/r/rlinf'\]"):
-        bringup.connect(None, "shoal", "shoal", Deadline(30), ["/r/rlinf"])
+        check_initialised("shoal", "shoal", "shoal", ["/r/rlinf"])

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from shoal._backend import WorkerAddress
-from shoal.collective import tensor_receives
 from shoal.collective.inbox import Inbox, PendingReceive
 from shoal.collective.message import (
     BESIDE,
@@ -20,7 +19,11 @@ from shoal.collective.message import (
     tensor_message,
 )
 from shoal.deadline import Deadline
+from shoal.errors import TransportError
 from shoal.pickling import dumps
+from shoal.process import own_process
+from shoal.shm.shared_files import PayloadWriter
+from support.items import Acts
 
 
 class Noting(Inbox):
@@ -40,7 +43,7 @@ class Noting(Inbox):
 
 
 @pytest.fixture
-def inbox(monkeypatch):
+def inbox():
     """The inbox of a sender that has died, with an empty queue."""
     peers = SimpleNamespace(
         found=lambda _: SimpleNamespace(pid=1),
@@ -48,21 +51,20 @@ def inbox(monkeypatch):
     )
     made = Noting(SimpleNamespace(name="b:0", peers=peers))
     made._route = SimpleNamespace(queues=SimpleNamespace(qsize=lambda _: 0), key="key")
-
-    def open_payload(_):
-        made.note("the payload is opened")
-        return dumps("text")
-
-    monkeypatch.setattr(tensor_receives, "open_payload", open_payload)
     return made
 
 
-@pytest.mark.parametrize(
-    "message",
-    [special(BESIDE, ("path", 1, 0)), special(BUFFERS, dumps("text")[0], 0)],
-    ids=["beside", "buffers"],
-)
-def test_a_message_of_a_dead_sender_is_seen_until_a_receive_has_it(inbox, message):
+@pytest.mark.parametrize("kind", [BESIDE, BUFFERS], ids=["beside", "buffers"])
+def test_a_message_of_a_dead_sender_is_seen_until_a_receive_has_it(inbox, kind, place):
+    def rebuild():
+        inbox.note("the payload is opened")
+        return "text"
+
+    payload, writer = dumps(Acts(rebuild)), PayloadWriter(place)
+    if kind == BESIDE:
+        message = special(kind, *writer.write(*payload, [own_process()]))
+    else:
+        message = special(kind, payload[0], 0)
     receive, taking = (
         PendingReceive(expects_object, lambda found: found.value, Deadline(60), None),
         Future(),
@@ -75,6 +77,7 @@ def test_a_message_of_a_dead_sender_is_seen_until_a_receive_has_it(inbox, messag
     assert ("before it is kept", True) in inbox.notes
     assert all(seen for _, seen in inbox.notes), inbox.notes
     assert not inbox._last_words()
+    writer.close()
 
 
 def test_a_look_survives_a_message_that_arrives_meanwhile(inbox):
@@ -90,15 +93,11 @@ def test_a_look_survives_a_message_that_arrives_meanwhile(inbox):
     assert not inbox._last_words()
 
 
-def test_an_error_leaves_no_last_words(inbox, monkeypatch):
-    def lost(_):
-        raise ValueError("the payload is damaged")
-
-    monkeypatch.setattr(tensor_receives, "open_payload", lost)
+def test_an_error_leaves_no_last_words(inbox):
     receive = PendingReceive(expects_object, lambda found: found, Deadline(math.inf), None)
-    inbox._early.append(special(BESIDE, ("path", 1, 0)))
+    inbox._early.append(special(BESIDE, ("/nowhere", 1, 0)))
     inbox._take_in_thread(receive, Future())
-    assert isinstance(receive.future.exception(timeout=30), ValueError)
+    assert isinstance(receive.future.exception(timeout=30), TransportError)
     assert not inbox._last_words()
 
 

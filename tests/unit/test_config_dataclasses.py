@@ -156,10 +156,7 @@ def test_arguments_of_a_dataclass_are_compared_with_its_fields():
 
 class TestHardwareOfAUser:
     @pytest.fixture(autouse=True)
-    def kind(self, monkeypatch):
-        registry = dict(NodeHardwareConfig.hardware_config_registry)
-        monkeypatch.setattr(NodeHardwareConfig, "hardware_config_registry", registry)
-
+    def kind(self, registries):
         @NodeHardwareConfig.register_hardware_config("Drone")
         @dataclasses.dataclass
         class DroneConfig(HardwareConfig):

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from shoal import Channel, NodePlacementStrategy
-from shoal.collective import Collective
+from shoal import Channel, NodePlacementStrategy, WorkerAddress, WorkerInfo
 from shoal.dynamic_scheduler import (
     JobSizes,
     RolloutAction,
@@ -27,6 +26,8 @@ from shoal.errors import (
     ShoalTimeoutError,
     ShoalValueError,
 )
+from shoal.manager import WorkerManager
+from shoal.process import own_process
 from support.dynamic_job import (
     REQUEST,
     RESPONSE,
@@ -277,17 +278,21 @@ def test_two_steps_at_once_are_an_error(cluster):
         first.wait(timeout=TIMEOUT)
 
 
-def test_an_instance_that_dies_is_named(cluster, monkeypatch):
+def register(name, pid, process):
+    address = WorkerAddress.from_name(name)
+    info = WorkerInfo(address, address.rank, 4, 0, pid=pid, process=process)
+    WorkerManager.get_proxy().register_worker(address, info)
+
+
+HERE = own_process()
+ENDED = HERE._replace(started=1)  # its pid was used again
+
+
+def test_an_instance_that_dies_is_named(cluster):
     """The watched process is that of the instance: rank 3 of the group in the configuration."""
-
-    def find_loss(self, info, what, deadline, seen):
-        if info.address.get_name() != "rollouts:3":
-            return None
-        return PeerLostError(f"{what}: {info.address.get_name()} died")
-
-    monkeypatch.setattr(Collective, "find_loss", find_loss)
+    for rank in range(4):
+        register(f"rollouts:{rank}", rank, ENDED if rank == 3 else HERE)
     job = Job(cluster)
-    Rollout.create_group().launch(cluster, FOUR, name="rollouts").ready(timeout=TIMEOUT)
     scheduled = job.group.schedule()
     job.step()
     job.reports({0: 1, 1: 1, 2: 1})
@@ -295,38 +300,13 @@ def test_an_instance_that_dies_is_named(cluster, monkeypatch):
         scheduled.wait(timeout=TIMEOUT)
 
 
-def lose_actor(cluster, words):
-    job = Job(cluster)
-    two = NodePlacementStrategy([0] * 2)
-    Actor.create_group().launch(cluster, two, name="actors").ready(timeout=TIMEOUT)
-    with pytest.raises(PeerLostError, match=words):
-        job.group.schedule().wait(timeout=TIMEOUT)
-
-
-def test_the_death_of_any_rank_of_the_actor_is_noticed(cluster, monkeypatch):
-    found = []
-
-    def find_loss(self, info, what, deadline, seen):
-        found.append(info.rank)
-        return PeerLostError(f"{what}: rank 1 died") if info.rank == 1 else None
-
-    monkeypatch.setattr(Collective, "find_loss", find_loss)
-    lose_actor(cluster, "training step 0: rank 1 died")
-    assert found == [0, 1]
-
-
-def test_each_rank_of_the_actor_is_followed_by_itself(cluster, monkeypatch):
-    """A rank's process may not be taken for one that replaces the process of another rank."""
-    processes = {0: [], 1: []}
-
-    def find_loss(self, info, what, deadline, seen):
-        processes[info.rank].append(seen)
-        return PeerLostError("enough") if len(processes[1]) == 2 else None
-
-    monkeypatch.setattr(Collective, "find_loss", find_loss)
-    lose_actor(cluster, "enough")
-    assert processes[0][0] is not processes[1][0]
-    assert processes[1][0] is processes[1][1]
+def test_the_death_of_any_rank_of_the_actor_is_noticed(cluster):
+    """Its process may not be taken for one that replaces the process of another rank."""
+    register("actors:0", 100, HERE)
+    register("actors:1", 101, ENDED)
+    error = r"training step 0: actors:1 died .*process 101 ended"
+    with pytest.raises(PeerLostError, match=error):
+        Job(cluster).group.schedule().wait(timeout=TIMEOUT)
 
 
 # Configurations.

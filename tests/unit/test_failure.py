@@ -5,7 +5,6 @@ import threading
 
 import pytest
 
-from shoal.bootstrap import failure
 from shoal.bootstrap.failure import Failure
 from shoal.errors import RemoteError
 
@@ -117,10 +116,3 @@ def test_a_failure_of_a_peer_has_no_traceback():
     read = Failure.of_peer(TimeoutError("gone"), "g:1", 1).rebuild()
     assert type(read) is TimeoutError
     assert not hasattr(read, "__notes__")
-
-
-def test_failures_are_ordered_by_time(monkeypatch):
-    times = iter([20.0, 10.0])
-    monkeypatch.setattr(failure.time, "time", lambda: next(times))
-    late, early = (Failure.of_peer(ValueError(w), "g:0", 0) for w in ("late", "early"))
-    assert sorted([late, early], key=lambda f: f.when) == [early, late]

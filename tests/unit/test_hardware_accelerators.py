@@ -92,7 +92,10 @@ class FakeNVML(types.ModuleType):
 
 @pytest.fixture
 def vendors(monkeypatch, tmp_path, add_module):
-    """Fakes of all vendors' libraries, none with a device; `vendors("NPU", 2, "X")` gives some."""
+    """Fakes of all vendors' libraries, none with a device; `vendors("NPU", 2, "X")` gives some.
+
+    The number may be a function, which the library calls.
+    """
     for name in [*VISIBLE.values(), "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "NVIDIA_VISIBLE_DEVICES"]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("shoal.hardware.accelerators.accelerator.egl_ids", lambda *_: [])
@@ -108,7 +111,8 @@ def vendors(monkeypatch, tmp_path, add_module):
     def answer(kind):
         if kind in errors:
             raise errors[kind]
-        return counts[kind]
+        count = counts[kind]
+        return count() if callable(count) else count
 
     def ray_class(kind):
         return types.SimpleNamespace(
@@ -181,11 +185,10 @@ def test_a_library_that_fails_has_no_devices_and_is_named(kind, vendors, caplog)
     assert f"no {kind} devices are used here" in caplog.text
 
 
-def test_a_library_that_hangs_has_a_deadline(vendors, monkeypatch, timing, caplog):
+def test_a_library_that_hangs_has_a_deadline(vendors, timing, caplog):
     timing("hardware", ask_s=0.2)
     answer = threading.Event()
-    slow = types.SimpleNamespace(get_current_node_num_accelerators=answer.wait)
-    monkeypatch.setattr(sys.modules["ray._private.accelerators"], RAY_CLASSES["NPU"], slow)
+    vendors("NPU", answer.wait)
     assert Accelerator.enumerate(0) is None
     answer.set()
     assert "the library of NPU devices did not answer within 0.2 s" in caplog.text
@@ -199,10 +202,7 @@ def test_the_first_vendor_with_devices_is_used(vendors):
         assert Accelerator.enumerate(0).infos[0].model.partition(":")[0] == kind
 
 
-def test_an_incomplete_vendor_is_refused(monkeypatch):
-    known = dict(AcceleratorManager.manager_register)
-    monkeypatch.setattr(AcceleratorManager, "manager_register", known)
-
+def test_an_incomplete_vendor_is_refused(registries):
     class Acme(AcceleratorManager):
         CCL_BACKEND, CCL_IFNAME = "accl", "ACCL_IFNAME"
 
@@ -217,7 +217,7 @@ def test_an_incomplete_vendor_is_refused(monkeypatch):
     for name in (3, "", "A B", "A:B", "NO_ACCEL"):
         with pytest.raises(ShoalValueError, match=f"{name!r} is not a name for an accelerator"):
             AcceleratorManager.register_manager(name)
-    assert "ACME" not in known
+    assert "ACME" not in AcceleratorManager.manager_register
     with pytest.raises(ShoalValueError, match="NPU is registered already, by AscendNPUManager"):
         AcceleratorManager.register_manager(AcceleratorType.NPU)(object)
 
@@ -383,18 +383,18 @@ def test_rendering_without_egl_needs_no_device(way):
     assert "EGL_DEVICE_ID" in visibility_env("NV_GPU", ["0"], environment={"MUJOCO_GL": "egl"})
 
 
-def test_a_users_value_for_the_allocator_of_nccl_is_kept(caplog, monkeypatch):
-    monkeypatch.setattr(nvidia, "_warned", set())  # each text is logged once per process
-    env = visibility_env("NV_GPU", ["0"], environment={"NCCL_CUMEM_ENABLE": "1"})
-    assert env["NCCL_CUMEM_ENABLE"] == "1"
-    assert "NCCL_CUMEM_ENABLE=1 is kept" in caplog.text
+def test_a_users_value_for_the_allocator_of_nccl_is_kept(caplog):
+    for _ in range(2):
+        env = visibility_env("NV_GPU", ["0"], environment={"NCCL_CUMEM_ENABLE": "mine"})
+        assert env["NCCL_CUMEM_ENABLE"] == "mine"
+    assert caplog.text.count("NCCL_CUMEM_ENABLE=mine is kept") == 1  # it is logged once per process
 
 
 @pytest.mark.parametrize(
     ("version", "expected"), [("2.7.1+cu128", "1"), ("2.8.0", None), ("2.15.0", None)]
 )
-def test_older_versions_of_torch_keep_references(version, expected, monkeypatch):
-    monkeypatch.setattr("importlib.metadata.version", lambda _: version)
+def test_older_versions_of_torch_keep_references(version, expected, monkeypatch, add_version):
+    add_version("torch", version)
     monkeypatch.setenv("ACCELERATOR_TYPE", "NV_GPU")
     monkeypatch.setenv("TORCH_NCCL_AVOID_RECORD_STREAMS", "")  # so that the test's end restores it
     monkeypatch.delenv("TORCH_NCCL_AVOID_RECORD_STREAMS")

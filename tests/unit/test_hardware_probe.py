@@ -8,39 +8,30 @@ import textwrap
 
 import pytest
 
-from shoal.bootstrap import extension
 from shoal.bootstrap.extension import load_user_extension_module
 from shoal.bootstrap.host import own_versions
 from shoal.hardware import FrankaConfig, Hardware, HardwareInfo, HardwareResource
-from shoal.node_probe import hardware as probe_module, interpreter as interpreter_module
 from shoal.node_probe.hardware import HardwareQuestion, probe_hardware
 
 
 @pytest.fixture
-def kinds(monkeypatch):
+def kinds(registries):
     """The registry without the kinds that probe this machine; restored when the test ends."""
-    made = {}
-    monkeypatch.setattr(Hardware, "policy_registry", made)
-    return made
+    Hardware.policy_registry.clear()
+    return Hardware.policy_registry
 
 
 @pytest.fixture
-def module(tmp_path, monkeypatch):
-    """Write a user's module, importable and not loaded yet."""
-    monkeypatch.setattr(extension, "_loaded", set())
-    monkeypatch.setattr(extension, "_told", set())
+def module(tmp_path):
+    """Write a user's module; a process loads one of a name only once, so each test has its own name."""
+    before = list(sys.path)
 
     def write(name, text):
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
-        monkeypatch.delitem(sys.modules, name, raising=False)
         return str(tmp_path)
 
-    monkeypatch.setattr(sys, "path", list(sys.path))
     yield write
-    for name in [
-        n for n, m in sys.modules.items() if str(tmp_path) in str(getattr(m, "__file__", ""))
-    ]:
-        del sys.modules[name]
+    sys.path[:] = before
 
 
 def kind(name, answer):
@@ -122,20 +113,20 @@ def test_the_module_of_a_user_registers_before_the_probe(kinds, module):
         assert (report.problems, report.warnings) == ([], [])
 
 
-def test_a_missing_module_of_a_user_is_a_warning(kinds, module):
+def test_a_missing_module_of_a_user_is_a_warning(kinds):
     (warning,) = ask(extension="no_such_module").warnings
     assert "SHOAL_EXT_MODULE=no_such_module: No module named 'no_such_module'" in warning
 
 
-def test_a_missing_module_of_a_user_is_logged_once_per_process(module, monkeypatch, caplog):
-    monkeypatch.setenv("SHOAL_EXT_MODULE", "no_such_module")
+def test_a_missing_module_of_a_user_is_logged_once_per_process(monkeypatch, caplog):
+    monkeypatch.setenv("SHOAL_EXT_MODULE", "not_there")
     for _ in range(3):  # the configuration, the inventory and the cluster each load it
         load_user_extension_module()
-    assert caplog.text.count("No module named 'no_such_module'") == 1
+    assert caplog.text.count("No module named 'not_there'") == 1
     # A Ray process serves several jobs in turn, and each job is told.
     for _ in range(2):
-        load_user_extension_module(name="no_such_module")
-    assert caplog.text.count("No module named 'no_such_module'") == 3
+        load_user_extension_module(name="not_there")
+    assert caplog.text.count("No module named 'not_there'") == 3
 
 
 def test_a_failing_module_of_a_user_is_logged(module, monkeypatch, caplog):
@@ -146,26 +137,32 @@ def test_a_failing_module_of_a_user_is_logged(module, monkeypatch, caplog):
     assert "KeyError: 'x'" in caplog.text
 
 
-def test_devices_are_probed_with_the_variables_of_the_start_of_the_node(kinds, monkeypatch):
-    # Ray overwrites the variables of a process that runs a task.
-    monkeypatch.setattr(
-        probe_module, "environment_at_start", lambda: {"HIP_VISIBLE_DEVICES": "4,5", "OTHER": "x"}
-    )
-    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    names = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "OTHER")
+def test_devices_are_probed_with_the_variables_of_the_start_of_the_node(run_python):
+    code = """
+import os
+from shoal.hardware import Hardware, HardwareInfo, HardwareResource
+from shoal.node_probe.hardware import HardwareQuestion, probe_hardware
 
-    class Look(Hardware):
-        HW_TYPE = "Look"
+NAMES = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "OTHER")
+# Ray overwrites the variables of a process that runs a task.
+os.environ |= dict.fromkeys(NAMES, "")
+Hardware.policy_registry.clear()
 
-        @classmethod
-        def enumerate(cls, node_rank, configs=None):
-            found = [str(os.environ.get(name)) for name in names]
-            return HardwareResource("Look", [HardwareInfo("Look", value) for value in found])
+@Hardware.register()
+class Look(Hardware):
+    HW_TYPE = "Look"
 
-    kinds["Look"] = Look
-    assert [info.model for info in ask().resources[0].infos] == ["4,5", "None", "None"]
-    assert [os.environ.get(name) for name in names] == ["", "", None]
+    @classmethod
+    def enumerate(cls, node_rank, configs=None):
+        found = [str(os.environ.get(name)) for name in NAMES]
+        return HardwareResource("Look", [HardwareInfo("Look", value) for value in found])
+
+(found,) = probe_hardware(HardwareQuestion(1)).resources
+print([info.model for info in found.infos], [os.environ.get(name) for name in NAMES])
+"""
+    born = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+    env = born | {"HIP_VISIBLE_DEVICES": "4,5", "OTHER": "x"}
+    assert run_python("-c", code, env=env) == "['4,5', 'None', ''] ['', '', '']\n"
 
 
 @pytest.mark.parametrize(
@@ -185,11 +182,11 @@ def test_an_interpreter_that_cannot_run_workers(path, message, kinds):
     assert ask(interpreters=(sys.executable,), versions=own_versions()).problems == []
 
 
-def test_an_interpreter_that_does_not_answer(kinds, tmp_path, monkeypatch):
+def test_an_interpreter_that_does_not_answer(kinds, tmp_path, timing):
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\nexec sleep 20\n")
     program.chmod(0o755)
-    monkeypatch.setattr(interpreter_module, "_LIMIT_S", 0.2)
+    timing("hardware", interpreter_s=0.2)
     (problem,) = ask(interpreters=(str(program),), versions=own_versions()).problems
     assert problem.endswith("did not answer within 0.2 s")
 

@@ -18,14 +18,6 @@ from shoal.hardware.robots.base import Robot
 
 
 @pytest.fixture
-def registries(monkeypatch):
-    """Registries that drop a test's registrations when the test ends."""
-    monkeypatch.setattr(Hardware, "policy_registry", dict(Hardware.policy_registry))
-    known = dict(NodeHardwareConfig.hardware_config_registry)
-    monkeypatch.setattr(NodeHardwareConfig, "hardware_config_registry", known)
-
-
-@pytest.fixture
 def arm(registries):
     @NodeHardwareConfig.register_hardware_config("Arm")
     @dataclass

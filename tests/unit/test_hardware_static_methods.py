@@ -14,9 +14,9 @@ from shoal.hardware import (
 
 
 @pytest.fixture
-def acme(monkeypatch):
+def acme(registries):
     """A vendor's class with the static methods that classes for RLinf have, and no attributes."""
-    monkeypatch.setattr(AcceleratorManager, "manager_register", {})
+    AcceleratorManager.manager_register.clear()
 
     @AcceleratorManager.register_manager("ACME")
     class Acme(AcceleratorManager):

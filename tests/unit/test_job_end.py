@@ -16,9 +16,13 @@ ENDED = r"driver .*channel .*is gone: its job has ended in this process"
 
 
 @pytest.fixture
-def one(actors, channel, transport, monkeypatch):
-    # The actor's own session is another object, as in another process.
+def apart(channel, monkeypatch):
+    """The actor's own session is another object than that of a handle, as in another process."""
     monkeypatch.setattr(channel.routes, "joined", channel.shm.Session.attach)
+
+
+@pytest.fixture
+def one(actors, transport, apart):
     made = actors.start(maxsize=1).handle_of(transport)
     made.put("full", key="full")
     return made
@@ -83,11 +87,8 @@ def test_a_wait_ends_with_its_job(one, left, call):
 
 
 @both
-def test_a_wait_ends_with_its_job_although_its_handle_was_dropped(
-    actors, channel, transport, monkeypatch
-):
-    monkeypatch.setattr(channel.routes, "joined", channel.shm.Session.attach)
-
+@pytest.mark.usefixtures("apart")
+def test_a_wait_ends_with_its_job_although_its_handle_was_dropped(actors, channel, transport):
     def start_a_get():
         handle = actors.start().handle_of(transport)
         work = handle.get("a", async_op=True)

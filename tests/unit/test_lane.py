@@ -167,15 +167,6 @@ def test_leases_make_no_call_to_the_actor_and_are_renewed(actors, channel, far_q
     until(lambda: not queues._lane._server.held._renews, DEADLINE_S)
 
 
-def test_a_closed_channel_stays_while_its_last_item_is_on_lease(actors, far_queues):
-    queues = far_queues()
-    lease = queues.take("k", LEASED, Deadline(DEADLINE_S))
-    assert actors.ask("end", False) is False
-    assert not actors.call("shoal_channel_settings")["ending"]
-    lease.ack()
-    assert actors.ask("end", False) is True
-
-
 def test_the_lease_of_an_actor_that_starts_again_may_have_ended_or_not(actors, far_queues):
     queues = far_queues()
     lease = queues.take("k", LEASED, Deadline(DEADLINE_S))
@@ -488,11 +479,10 @@ def test_a_put_that_waits_for_an_actor_that_starts_again_may_be_done_or_not(acto
     assert "died in the middle of a call, and another process takes its place" in str(error)
 
 
-def test_an_actor_that_cannot_listen_is_named(actors, channel, monkeypatch):
+def test_an_actor_that_cannot_listen_is_named(actors):
     """The address by which Ray knows a node may be that of the machine around a container."""
-    actors.start()
-    monkeypatch.setattr(channel.actor.ray.util, "get_node_ip_address", lambda: "192.0.2.77")
-    queues = actors.way("lane")
+    actors.ip = "192.0.2.77"
+    queues = actors.start().way("lane")
     text = r"the actor c:0 cannot be used from other nodes: no server can listen on 192\.0\.2\.77"
     with pytest.raises(TransportError, match=text):
         queues.put("k", 1, 0, Deadline(DEADLINE_S))
@@ -530,14 +520,10 @@ def test_ports_that_are_all_in_use_are_named(actors, monkeypatch):
             queues.put("k", 1, 0, Deadline(DEADLINE_S))
 
 
-def test_a_port_that_is_blocked_is_named(actors, channel, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    blocked = channel.lane.LaneAddress("127.0.0.1", port, KEY)
-    monkeypatch.setattr(
-        channel.actor, "listen", lambda *_: (SimpleNamespace(stop=list, lent=0, leases=0), blocked)
-    )
+def test_a_port_that_is_blocked_is_named(actors):
     queues = actors.start().way("lane")
+    _, port, _ = actors.ask("lane")
+    actors.worker._lane[0].stop()
     text = rf"put: the channel 'c', key 'k': its actor answers over Ray, but 127\.0\.0\.1:{port} "
     with pytest.raises(TransportError, match=text):
         queues.put("k", 1, 0, Deadline(DEADLINE_S))

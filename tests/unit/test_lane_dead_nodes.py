@@ -4,7 +4,6 @@ import asyncio
 import re
 import threading
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
@@ -245,20 +244,14 @@ def test_a_wait_for_a_dead_node_ends_with_the_job_all_the_same(ray, relay, lane)
         ([("10.0.0.1", False), ("10.0.0.1", False)], True),
     ],
 )
-def test_an_address_is_dead_if_ray_has_declared_all_its_nodes_dead(
-    channel, monkeypatch, nodes, is_dead
-):
+def test_an_address_is_dead_if_ray_has_declared_all_its_nodes_dead(channel, actors, nodes, is_dead):
     """A node that starts again is another one for Ray, with the same address."""
-    known = [{"NodeManagerAddress": ip, "Alive": alive} for ip, alive in nodes]
-    double = SimpleNamespace(is_initialized=lambda: True, nodes=lambda: known)
-    monkeypatch.setattr(channel.actor_calls, "ray", double)
+    actors.start().nodes = [{"NodeManagerAddress": ip, "Alive": alive} for ip, alive in nodes]
     assert channel.actor_calls.node_is_dead("10.0.0.1") is is_dead
 
 
-def test_a_process_without_ray_knows_no_dead_node(channel, monkeypatch):
-    """Ray would start when it is asked for its nodes."""
-    double = SimpleNamespace(is_initialized=lambda: False)
-    monkeypatch.setattr(channel.actor_calls, "ray", double)
+def test_a_process_without_ray_knows_no_dead_node(channel):
+    """Ray would fail when it is asked for its nodes."""
     assert channel.actor_calls.node_is_dead("10.0.0.1") is False
 
 

@@ -89,17 +89,13 @@ def test_a_put_whose_time_ends_in_the_middle_of_a_call_is_not_sent_again(actors,
     assert (got, full.qsize("k")) == (["first", 1], 0)
 
 
-def test_a_put_in_a_call_that_is_not_answered_ends_soon_after_its_time(
-    channel, full, slow, monkeypatch
-):
-    def look():
-        raise channel.protocol.ActorSilentError("no answer")
-
-    monkeypatch.setattr(full._calls, "look", look)
+def test_a_put_in_a_call_that_is_not_answered_ends_soon_after_its_time(actors, full, slow, timing):
+    timing("channel", ping_s=0.1, answer_s=0.1)
     sent, goes_on = slow
     patient, hasty = begin(full, math.inf, 0.2)
     assert sent.wait(DEADLINE_S)
-    with pytest.raises(PeerLostError, match=r"does not answer: .* may be done or not"):
+    silent = r"does not answer: .* may be done or not"
+    with actors.standing_still(), pytest.raises(PeerLostError, match=silent):
         hasty.result(DEADLINE_S)
     assert not patient.done()
     assert not patient.cancel()

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -10,23 +11,17 @@ import pytest
 from shoal import Cluster, ClusterEnvVar, NodeInfo
 from shoal.bootstrap.extension import load_user_extension_module
 from shoal.bootstrap.host import LaunchSpec
-from shoal.cluster import (
-    NodeProbe,
-    allocate,
-    bringup,
-    cluster as cluster_module,
-    proxies,
-    without_http_proxies,
-)
+from shoal.cluster import NodeProbe, without_http_proxies
 from shoal.cluster.allocate import Allocation, resolve
+from shoal.cluster.bringup import check_initialised
 from shoal.cluster.env import DEFAULT_SYS_ENV_VAR, settings_for
-from shoal.cluster.job import Job
+from shoal.cluster.job import Job, in_free_namespace
+from shoal.cluster.proxies import dashboard_host
 from shoal.config import load
-from shoal.context import Context
-from shoal.deadline import Deadline
+from shoal.context import current, set_context
 from shoal.errors import ClusterError, NamespaceConflictError, NameTakenError, ShoalValueError
 from shoal.manager import NodeManager
-from shoal.node_probe.report import NodeReport, probe_node
+from shoal.node_probe.report import NodeReport
 from shoal.testing.cluster import LocalCluster
 from shoal.topology import build_groups
 
@@ -59,9 +54,8 @@ def test_the_defaults_are_those_of_the_documents():
 
 
 @pytest.fixture
-def environment(monkeypatch):
+def environment():
     """Return the variables of a worker that shoal sets, on a node with some of its own."""
-    monkeypatch.setattr(allocate, "current", lambda: Context(node_rank=0))
 
     def of(own, *, node_rank, before=None):
         nodes = [NodeInfo([], rank, f"{rank}", "10.0.0.1", 8) for rank in range(2)]
@@ -72,7 +66,10 @@ def environment(monkeypatch):
         env = resolve(job, request, reports).env
         return {k: v for k, v in env.items() if k.startswith(("SHOAL_", "RLINF_"))}
 
-    return of
+    before = current().node_rank
+    set_context(node_rank=0)
+    yield of
+    set_context(node_rank=before)
 
 
 def test_a_node_without_a_setting_gets_that_of_the_driver(environment, monkeypatch):
@@ -123,56 +120,42 @@ def test_the_merge_mode_is_that_of_the_node():
         assert Cluster.get_path_env_merge_mode(nodes[0].default_env_vars) == mode.lower()
 
 
-def test_folders_of_sent_code_are_not_the_node_s_own(monkeypatch):
+def test_folders_of_sent_code_are_not_the_node_s_own(run_python):
     unpacked = "/tmp/ray/session_1/runtime_resources/py_modules_files/_ray_pkg_1"
-    for entries, own in (([unpacked, "/a"], {"PYTHONPATH": "/a"}), ([unpacked], {})):
-        monkeypatch.setattr(
-            "shoal.node_probe.report.environment_at_start",
-            lambda entries=entries: {"PYTHONPATH": ":".join(entries)},
-        )
-        report = probe_node("salt", ["PYTHONPATH"])
-        assert report.variables == own
-        assert set(report.fingerprints) == set(own)
+    code = (
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        "from shoal.node_probe.report import probe_node\n"
+        "report = probe_node('salt', ['PYTHONPATH'])\n"
+        "print(report.variables, sorted(report.fingerprints))"
+    )
+    for path, own in ((f"{unpacked}:/a", {"PYTHONPATH": "/a"}), (unpacked, {})):
+        found = run_python("-c", code, env={"PYTHONPATH": path})
+        assert found == f"{own} {sorted(own)}\n"
 
 
 # --- the namespace ---
 
 
-@pytest.fixture
-def launched(monkeypatch):
+def launched(jobs=(), meanwhile=()):
     """Return the namespaces in which a launch tried to start managers."""
     tried = []
 
-    def managers(namespace, *_, **__):
+    def start(namespace):
         tried.append(namespace)
-        if namespace in taken_meanwhile:
+        if namespace in meanwhile:
             raise NameTakenError("taken")
-        return SimpleNamespace(namespace=namespace)
 
-    taken_meanwhile = set()
-    monkeypatch.setattr(cluster_module, "find_nodes", lambda *_, **__: ([], []))
-    monkeypatch.setattr(cluster_module, "launch_managers", managers)
-
-    def launch(jobs=(), meanwhile=()):
-        tried.clear()
-        taken_meanwhile.clear()
-        taken_meanwhile.update(meanwhile)
-        monkeypatch.setattr(cluster_module, "running_jobs", lambda _: list(jobs))
-        made = object.__new__(Cluster)
-        made._log_token = ""
-        made._launch(1, None, Deadline(10))
-        return list(tried)
-
-    return launch
+    in_free_namespace(start, jobs, "shoal")
+    return tried
 
 
-def test_a_job_has_the_first_free_namespace(launched):
+def test_a_job_has_the_first_free_namespace():
     assert launched() == ["shoal"]
     assert launched(["shoal", "shoal_1"]) == ["shoal_2"]
     assert launched(["shoal"], ["shoal_1"]) == ["shoal_1", "shoal_2"]
 
 
-def test_a_job_has_the_namespace_that_its_driver_names(launched, monkeypatch):
+def test_a_job_has_the_namespace_that_its_driver_names(monkeypatch):
     monkeypatch.setenv("CLUSTER_NAMESPACE", "mine")
     assert launched(["shoal"]) == ["mine"]
     for jobs, meanwhile in ((["mine"], []), ([], ["mine"])):
@@ -189,43 +172,30 @@ def test_a_local_cluster_has_the_named_namespace(monkeypatch):
     assert before == Cluster.NAMESPACE
 
 
-def test_a_ray_of_the_named_namespace_is_accepted(monkeypatch):
-    context = SimpleNamespace(namespace="mine")
-    monkeypatch.setattr(bringup.ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(bringup.ray, "get_runtime_context", lambda: context)
-    assert bringup.connect(None, "mine", "shoal", Deadline(30)) is False
+def test_a_ray_of_the_named_namespace_is_accepted():
+    check_initialised("mine", "mine", "shoal", ())
     with pytest.raises(NamespaceConflictError, match="namespace 'mine'"):
-        bringup.connect(None, "shoal", "shoal", Deadline(30))
-    context.namespace = "shoal"  # the managers are found by their own namespace
-    assert bringup.connect(None, "mine", "shoal", Deadline(30)) is False
+        check_initialised("mine", "shoal", "shoal", ())
+    # The managers are found by their own namespace.
+    check_initialised("shoal", "mine", "shoal", ())
 
 
 # --- proxies ---
 
 
-@pytest.fixture
-def ray_node(monkeypatch):
-    """The node of Ray to which this process is connected."""
-    node = SimpleNamespace(webui_url="10.0.0.7:8265", gcs_address="10.0.0.1:6379")
-    monkeypatch.setattr("ray._private.worker._global_node", node)
-    return node
-
-
-@pytest.mark.usefixtures("ray_node")
 def test_the_dashboard_is_reached_without_a_proxy_and_other_exceptions_stay(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "localhost, .corp")
     monkeypatch.delenv("no_proxy", raising=False)
     with without_http_proxies():
-        assert os.environ["NO_PROXY"] == "localhost,.corp,10.0.0.7"
-        assert os.environ["no_proxy"] == "10.0.0.7"
+        assert os.environ["NO_PROXY"] == "localhost,.corp,127.0.0.1"
+        assert os.environ["no_proxy"] == "127.0.0.1"
         with pytest.raises(KeyError), without_http_proxies():
             raise KeyError
-        assert os.environ["no_proxy"] == "10.0.0.7"
+        assert os.environ["no_proxy"] == "127.0.0.1"
     assert os.environ["NO_PROXY"] == "localhost, .corp"
     assert "no_proxy" not in os.environ
 
 
-@pytest.mark.usefixtures("ray_node")
 def test_blocks_in_several_threads_restore_the_variables(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "a")
     entered, leave = threading.Event(), threading.Event()
@@ -239,7 +209,7 @@ def test_blocks_in_several_threads_restore_the_variables(monkeypatch):
     with without_http_proxies():
         thread.start()
         assert entered.wait(60)
-    assert os.environ["NO_PROXY"] == "a,10.0.0.7"  # the other thread still needs it
+    assert os.environ["NO_PROXY"] == "a,127.0.0.1"  # the other thread still needs it
     leave.set()
     thread.join(60)
     assert os.environ["NO_PROXY"] == "a"
@@ -255,13 +225,8 @@ def test_blocks_in_several_threads_restore_the_variables(monkeypatch):
         (None, None, "127.0.0.1"),
     ],
 )
-def test_the_host_of_the_dashboard(ray_node, webui, gcs, host):
-    ray_node.webui_url, ray_node.gcs_address = webui, gcs
-    assert proxies._dashboard_host() == host
-
-
-def test_without_a_ray_the_dashboard_is_here():
-    assert proxies._dashboard_host() == "127.0.0.1"
+def test_the_host_of_the_dashboard(webui, gcs, host):
+    assert dashboard_host(SimpleNamespace(webui_url=webui, gcs_address=gcs)) == host
 
 
 # --- others ---

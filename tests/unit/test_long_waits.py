@@ -106,11 +106,21 @@ def test_a_line_of_a_wait_within_another_one_is_about_the_outer_one(caplog, othe
         assert remark_on(caplog, peers=lambda: ["WorkerManager"]).endswith("for 63 s")
 
 
+@pytest.fixture
+def reports(monkeypatch):
+    """Make each report of a hang at once, and note when one was made."""
+    made = []
+    monkeypatch.setattr(long_waits, "run_in_thread", lambda report: made.append(report()))
+    monkeypatch.setattr(long_waits, "_BETWEEN_S", 0.0)
+    monkeypatch.setenv("SHOAL_HANG", "5")
+    return made
+
+
 def test_nothing_is_said_of_what_is_not_known(caplog, others, monkeypatch):
     others()
     assert remark_on(caplog, operation="get") == ""
     assert remark_on(caplog, peers=lambda: ["WorkerManager"]) == ""
-    monkeypatch.setattr(long_waits, "read_pages", lambda _: 1 / 0)
+    others(None)  # a page that cannot be understood
     assert remark_on(caplog, peers=lambda: ["actor:0"]) == ""
     monkeypatch.setenv("SHOAL_HANG", "soon")
     assert remark_on(caplog, peers=lambda: ["actor:0"]) == ""
@@ -118,27 +128,25 @@ def test_nothing_is_said_of_what_is_not_known(caplog, others, monkeypatch):
     assert remark_on(caplog, peers=lambda: ["actor:0"]) == ""
 
 
-def test_a_hang_is_reported_once_in_a_job(caplog, others, monkeypatch):
-    monkeypatch.setattr(long_waits, "run_in_thread", lambda function: function())
-    monkeypatch.setenv("SHOAL_HANG", "5")
-    monkeypatch.setattr(long_waits, "_BETWEEN_S", 0.0)
+@pytest.mark.usefixtures("reports")
+def test_a_hang_is_reported_once_in_a_job(caplog, others):
     others(
         state("env:0", call("play", 90, recv(65, "actor:0"))),
         state("actor:0", call("update", 63)),
     )
 
-    def reports():
+    def lines():
         return [line for line in caplog.messages if "SHOAL_HANG" in line]
 
     with LongWait(str, NO_LIMIT, 4.0) as wait:
         wait.tick()
         assert wait.step() <= 1.0  # it is called in time
-    assert reports() == []
+    assert lines() == []
     for _ in range(2):
         with LongWait(str, NO_LIMIT, 6.0) as wait:
             wait.tick()
             assert wait.step() > 1.0
-    assert reports() == [
+    assert lines() == [
         f"driver (pid {os.getpid()}): waits for more than 5 s (SHOAL_HANG). Who waits for whom in this job "
         "(`shoal doctor`):\n- env:0 waits for actor:0, which has been in `update` for 63 s. env:0 "
         "waits 65 s in `recv`."
@@ -146,15 +154,11 @@ def test_a_hang_is_reported_once_in_a_job(caplog, others, monkeypatch):
     assert (job_folder() / "reported-working").exists()
 
 
-def test_a_report_that_finds_nothing_is_left_to_a_later_wait(others, monkeypatch):
-    ran = []
-    monkeypatch.setattr(long_waits, "run_in_thread", lambda function: ran.append(function()))
-    monkeypatch.setenv("SHOAL_HANG", "5")
-    monkeypatch.setattr(long_waits, "_BETWEEN_S", 0.0)
+def test_a_report_that_finds_nothing_is_left_to_a_later_wait(others, reports):
     others()
     with LongWait(str, NO_LIMIT, 6.0) as wait:
         wait.tick()
         wait.tick()
-    assert len(ran) == 1
+    assert len(reports) == 1
     assert not (job_folder() / "reported-working").exists()
     assert list(find_jobs()) == ["job"]

@@ -17,6 +17,20 @@ from support.processes import in_a_child
 DEADLINE_S = 10
 
 
+@pytest.fixture
+def in_between(monkeypatch):
+    """Run a function in the middle of a start of the loop, where it asks for its process."""
+
+    def begin(function):
+        def getpid():
+            function()
+            return os.getpid()
+
+        monkeypatch.setattr(process, "os", SimpleNamespace(getpid=getpid))
+
+    return begin
+
+
 async def answer():
     await asyncio.sleep(0)
     return "answer"
@@ -31,20 +45,19 @@ def test_system_exit_in_a_work_does_not_end_the_loop():
     assert start(answer(), str).result(DEADLINE_S) == "answer"
 
 
-def test_a_finalizer_may_use_the_loop_while_its_thread_starts_it(monkeypatch):
+def test_a_finalizer_may_use_the_loop_while_its_thread_starts_it(in_between):
     called, asked = threading.Event(), []
 
-    def getpid():
-        # The garbage collector runs here, as it may wherever Python allocates.
+    def collect():
+        # The garbage collector may run wherever Python allocates.
         if threading.current_thread() is thread and not asked:
             asked.append(True)
             soon(called.set)
-        return os.getpid()
 
     results = []
     thread = threading.Thread(target=lambda: results.append(submit(answer())), daemon=True)
     submit(answer()).result(DEADLINE_S)
-    monkeypatch.setattr(process, "os", SimpleNamespace(getpid=getpid))
+    in_between(collect)
     thread.start()
     thread.join(DEADLINE_S)
     assert not thread.is_alive(), "the thread waits for itself"
@@ -84,17 +97,16 @@ def test_a_work_dropped_under_a_lock_ends_without_that_lock(make):
 
 
 @pytest.mark.process
-def test_a_child_has_a_loop_although_another_thread_was_starting_one(monkeypatch):
+def test_a_child_has_a_loop_although_another_thread_was_starting_one(in_between):
     asking, go_on = threading.Event(), threading.Event()
 
-    def getpid():
+    def stand():
         if threading.current_thread() is thread:
             asking.set()
             go_on.wait(DEADLINE_S)
-        return os.getpid()
 
     thread = threading.Thread(target=lambda: submit(answer()), daemon=True)
-    monkeypatch.setattr(process, "os", SimpleNamespace(getpid=getpid))
+    in_between(stand)
     thread.start()
     assert asking.wait(DEADLINE_S)
     try:

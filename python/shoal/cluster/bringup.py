@@ -41,7 +41,15 @@ from shoal.node_probe.hardware import HardwareReport
 from shoal.node_probe.report import NodeReport, probe_node
 from shoal.topology import NodeInfo
 
-__all__ = ["connect", "disconnect", "find_nodes", "running_jobs", "take_wanted", "wanted_nodes"]
+__all__ = [
+    "check_initialised",
+    "connect",
+    "disconnect",
+    "find_nodes",
+    "running_jobs",
+    "take_wanted",
+    "wanted_nodes",
+]
 
 _log = logging.getLogger("shoal")
 
@@ -74,21 +82,7 @@ def connect(
             sent.
     """
     if ray.is_initialized():
-        if modules:
-            raise ClusterError(
-                "SHOAL_CODE_WORKING_DIR is set, but Ray is already initialised, and it takes code to "
-                "send only then: remove the call of ray.init(), or unset the variable and write "
-                f"ray.init(..., runtime_env={{'py_modules': {list(modules)!r}}})"
-            )
-        found = ray.get_runtime_context().namespace
-        if found not in (namespace, namespaces_like) and not found.startswith(
-            f"{namespaces_like}_"
-        ):
-            raise NamespaceConflictError(
-                f"Ray is already initialised in the namespace {found!r}, where shoal's workers "
-                f"would not be found; remove the call, or write ray.init(..., "
-                f'namespace="{namespaces_like}")'
-            )
+        check_initialised(ray.get_runtime_context().namespace, namespace, namespaces_like, modules)
         return False
     # Ray must not empty the visibility variable of an actor that requests no accelerator from it.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -132,6 +126,35 @@ def connect(
         return False
     start_reaper("raylet", raylet)
     return True
+
+
+def check_initialised(
+    found: str, namespace: str, namespaces_like: str, modules: Sequence[str]
+) -> None:
+    """Check that the Ray of this process, initialised in the namespace `found`, fits a job.
+
+    Args:
+        found: The namespace.
+        namespace: As for `connect`, like the others.
+        namespaces_like: As for `connect`.
+        modules: As for `connect`.
+
+    Raises:
+        NamespaceConflictError: It is another namespace.
+        ClusterError: Packages would have to be sent.
+    """
+    if modules:
+        raise ClusterError(
+            "SHOAL_CODE_WORKING_DIR is set, but Ray is already initialised, and it takes code to "
+            "send only then: remove the call of ray.init(), or unset the variable and write "
+            f"ray.init(..., runtime_env={{'py_modules': {list(modules)!r}}})"
+        )
+    if found not in (namespace, namespaces_like) and not found.startswith(f"{namespaces_like}_"):
+        raise NamespaceConflictError(
+            f"Ray is already initialised in the namespace {found!r}, where shoal's workers "
+            f"would not be found; remove the call, or write ray.init(..., "
+            f'namespace="{namespaces_like}")'
+        )
 
 
 def disconnect() -> None:

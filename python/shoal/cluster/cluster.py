@@ -34,6 +34,7 @@ from shoal.cluster.job import (
     emulates_network,
     end_actors,
     find_job,
+    in_free_namespace,
     launch_managers,
 )
 from shoal.cluster.logs import DistributedRayLogCollector, check_log_folder
@@ -43,7 +44,7 @@ from shoal.cluster.stop import prepare_stop
 from shoal.config import ClusterConfig, load
 from shoal.context import current, env_value, set_context
 from shoal.deadline import Deadline
-from shoal.errors import ClusterError, NamespaceConflictError, NameTakenError, ShoalError
+from shoal.errors import ClusterError, NamespaceConflictError, ShoalError
 from shoal.job_end import close_handles, end_job
 from shoal.manager import NodeManager
 from shoal.manager.base import connection
@@ -68,8 +69,6 @@ from shoal.tracing import begin, end, finish, flush
 __all__ = ["Cluster"]
 
 _log = logging.getLogger("shoal")
-
-_MAX_NAMESPACES = 100
 
 
 class _ClassOrInstanceMethod:
@@ -281,26 +280,13 @@ class Cluster(DescribedCluster):
         nodes, self._reports = find_nodes(
             num_nodes, local=self._started_ray, config=config, deadline=deadline
         )
-        taken = set(running_jobs(NodeManager.MANAGER_NAME))
-        asked = os.environ.get("CLUSTER_NAMESPACE")
-        for number in range(1 if asked else _MAX_NAMESPACES):
-            namespace = asked or (f"{Cluster.SYS_NAME}_{number}" if number else Cluster.SYS_NAME)
-            if namespace in taken:
-                continue
-            try:
-                job = launch_managers(namespace, nodes, config, deadline, log=self._log_token)
-            except NameTakenError:
-                continue
-            if number:
-                _log.info("other jobs run on this Ray: this one has the namespace %r", namespace)
-            self._owner = True
-            return job
-        if asked:
-            raise NameTakenError(
-                f"CLUSTER_NAMESPACE={asked!r}: a live job has this namespace; call Cluster() without "
-                "arguments to join it, set another name, or unset the variable"
-            )
-        raise ClusterError(f"{_MAX_NAMESPACES} jobs run on this Ray: {', '.join(sorted(taken))}")
+        job = in_free_namespace(
+            lambda free: launch_managers(free, nodes, config, deadline, log=self._log_token),
+            running_jobs(NodeManager.MANAGER_NAME),
+            Cluster.SYS_NAME,
+        )
+        self._owner = True
+        return job
 
     def shutdown(self) -> None:
         """End this process's workers, and the job if this process launched it.

@@ -1,8 +1,10 @@
 """Launches a job's managers on node 0, and finds those of a running job."""
 
 import concurrent.futures
+import logging
+import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +26,18 @@ from shoal.net_emulation import NetEmulationManager
 from shoal.topology import NodeGroupInfo, NodeInfo, build_groups
 from shoal.tracing import Tracer
 
-__all__ = ["Job", "emulates_network", "end_actors", "find_job", "launch_managers"]
+__all__ = [
+    "Job",
+    "emulates_network",
+    "end_actors",
+    "find_job",
+    "in_free_namespace",
+    "launch_managers",
+]
 
+_log = logging.getLogger("shoal")
+
+_MAX_NAMESPACES = 100
 
 _MANAGERS: tuple[type[Manager], ...] = (NodeManager, JobManager)
 """The managers that every job has; the JobManager keeps its workers, groups and locks. A traced
@@ -58,6 +70,38 @@ class Job:
     trace: str = ""
     log: str = ""
     managers: list[Any] = field(default_factory=list)
+
+
+def in_free_namespace(start: Callable[[str], Job], taken: Collection[str], prefix: str) -> Job:
+    """Start a job in the namespace that `CLUSTER_NAMESPACE` names, else in the first free one.
+
+    Args:
+        start: Starts the job in a namespace; raises `NameTakenError` if another process was faster.
+        taken: The namespaces of the jobs that run.
+        prefix: The first namespace, and how the others begin.
+
+    Raises:
+        NameTakenError: A live job has the named namespace.
+        ClusterError: Too many jobs run.
+    """
+    asked = os.environ.get("CLUSTER_NAMESPACE")
+    for number in range(1 if asked else _MAX_NAMESPACES):
+        namespace = asked or (f"{prefix}_{number}" if number else prefix)
+        if namespace in taken:
+            continue
+        try:
+            job = start(namespace)
+        except NameTakenError:
+            continue
+        if number:
+            _log.info("other jobs run on this Ray: this one has the namespace %r", namespace)
+        return job
+    if asked:
+        raise NameTakenError(
+            f"CLUSTER_NAMESPACE={asked!r}: a live job has this namespace; call Cluster() without "
+            "arguments to join it, set another name, or unset the variable"
+        )
+    raise ClusterError(f"{_MAX_NAMESPACES} jobs run on this Ray: {', '.join(sorted(taken))}")
 
 
 def launch_managers(

@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-__all__ = ["without_http_proxies"]
+__all__ = ["dashboard_host", "without_http_proxies"]
 
 _NAMES = ("NO_PROXY", "no_proxy")
 _lock = threading.Lock()
@@ -29,7 +29,8 @@ def without_http_proxies() -> Iterator[None]:
     with _lock:
         if not _users:
             _before.update({name: os.environ.get(name) for name in _NAMES})
-            host = _dashboard_host()
+            # Ray has no public way to tell this process's node.
+            host = dashboard_host(ray._private.worker._global_node)  # noqa: SLF001  (see above)
             for name in _NAMES:
                 entries = [entry.strip() for entry in (_before[name] or "").split(",")]
                 os.environ[name] = ",".join(dict.fromkeys([*filter(None, entries), host]))
@@ -47,8 +48,8 @@ def without_http_proxies() -> Iterator[None]:
                         os.environ[name] = value
 
 
-def _dashboard_host() -> str:
-    node: Any = ray._private.worker._global_node  # noqa: SLF001  (Ray has no public way to tell)
+def dashboard_host(node: Any) -> str:
+    """Return the host of the dashboard of the Ray that a node belongs to; this one if it is None."""
     # Without a dashboard it is the head's host, where the dashboard would be.
     address = (node and (node.webui_url or node.gcs_address)) or "127.0.0.1"
     host: str = address.rpartition("://")[2].rpartition(":")[0] or address

@@ -1,4 +1,4 @@
-"""Seconds for the answers of vendors' libraries and of devices."""
+"""Seconds for the answers of vendors' libraries, of devices and of interpreters."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ __all__ = ["TIMING", "HardwareTiming"]
 
 @dataclass(frozen=True)
 class HardwareTiming:
-    """Seconds for the answers of vendors' libraries and of devices. A test replaces `TIMING`."""
+    """Seconds for the answers of libraries, devices and interpreters. A test replaces `TIMING`."""
 
     cameras_s: float = 20.0
     """For the library of a camera to list the connected ones."""
@@ -21,6 +21,8 @@ class HardwareTiming:
     """For a vendor's library: initialising devices takes some, a broken driver hangs."""
     egl_s: float = 20.0
     """For EGL to list its devices."""
+    interpreter_s: float = 60.0
+    """For the interpreter that a configuration names to list its packages."""
 
 
 TIMING = HardwareTiming()

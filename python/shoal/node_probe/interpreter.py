@@ -6,9 +6,10 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from shoal.hardware import timing
+
 __all__ = ["check_interpreter"]
 
-_LIMIT_S = 60.0
 # Reads the packages' metadata, because importing Ray would take a second.
 _QUESTION = """
 import importlib.metadata as metadata, json, sys
@@ -35,19 +36,20 @@ def check_interpreter(path: str, wanted: Mapping[str, str], python_path: Sequenc
     """
     if shutil.which(path) is None:
         return f"python_interpreter_path {path!r} does not exist, or cannot be executed"
+    limit = timing.TIMING.interpreter_s
     folders = [*python_path, *filter(None, [os.environ.get("PYTHONPATH")])]
     try:
         done = subprocess.run(  # noqa: S603  (the user's own interpreter and a constant text)
             [path, "-c", _QUESTION, *wanted],
             capture_output=True,
             text=True,
-            timeout=_LIMIT_S,
+            timeout=limit,
             check=True,
             env=os.environ | ({"PYTHONPATH": os.pathsep.join(folders)} if folders else {}),
         )
         found = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
-        return f"python_interpreter_path {path!r} did not answer within {_LIMIT_S:g} s"
+        return f"python_interpreter_path {path!r} did not answer within {limit:g} s"
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         return f"python_interpreter_path {path!r} is not a Python that runs: {error}"
     if differ := [name for name in wanted if found.get(name) != wanted[name]]:
