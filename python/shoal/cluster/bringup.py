@@ -41,7 +41,15 @@ from shoal.node_probe.hardware import HardwareReport
 from shoal.node_probe.report import NodeReport, probe_node
 from shoal.topology import NodeInfo
 
-__all__ = ["connect", "disconnect", "find_nodes", "running_jobs", "take_wanted", "wanted_nodes"]
+__all__ = [
+    "connect",
+    "disconnect",
+    "find_nodes",
+    "refuse_several",
+    "running_jobs",
+    "take_wanted",
+    "wanted_nodes",
+]
 
 _log = logging.getLogger("shoal")
 
@@ -94,7 +102,7 @@ def connect(
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     _keep_every_line()
     if address == "auto":
-        _refuse_several()
+        refuse_several()
     check_answers(deadline)
     before = _sigterm_handler()
     try:
@@ -144,8 +152,12 @@ def disconnect() -> None:
             exec("raise KeyboardInterrupt")  # noqa: S102  (a constant string, which must be evaluated)
 
 
-def _refuse_several() -> None:
-    """Raise if `auto` would choose an arbitrary one of several Rays on this machine."""
+def refuse_several() -> None:
+    """Raise if `auto` would choose an arbitrary one of several Rays on this machine.
+
+    Raises:
+        ClusterError: It would.
+    """
     services: Any = importlib.import_module("ray._private.services")
     if os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None):
         return  # the user, or `ray start`, has chosen one
