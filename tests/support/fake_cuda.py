@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from shoal.weights import cuda, device_memory, layout
 
 torch = importlib.import_module("torch")
-UUID = "GPU-fake"
 
 SOURCE = r"""
 #include <fcntl.h>
@@ -110,6 +109,8 @@ class FakeCuda:
 
     Attributes:
         folder: Where the files are.
+        uuid: The name of the GPU; tests change it.
+        gpus: How many there are; tests change it.
     """
 
     def __init__(self, folder, monkeypatch):
@@ -124,11 +125,12 @@ class FakeCuda:
         monkeypatch.setattr(cuda, "_LIBRARY", str(library))
         stream = SimpleNamespace(synchronize=lambda: None)
         monkeypatch.setattr(torch.version, "cuda", "fake")
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        self.uuid, self.gpus = "GPU-fake", 1
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: self.gpus > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: self.gpus)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-        monkeypatch.setattr(device_memory, "device_uuid", lambda _: UUID)
+        monkeypatch.setattr(device_memory, "device_uuid", lambda _: self.uuid)
         monkeypatch.setattr(device_memory.DeviceBlock, "tensor", _tensor)
         made = layout._source
 

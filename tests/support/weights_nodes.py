@@ -49,11 +49,11 @@ class Nodes:
         self.away, self.queues_away = self.add()
         self.follow(self.away, self.queues)
 
-    def add(self, *, follows=True):
+    def add(self, *, follows=True, max_bytes=None):
         """Return the folder of a further node, and the queues by which others follow it."""
         session = Session.create(dir=self._place, max_bytes=2**28, backlog=16)
         self._sessions.append(session)
-        store = Store(str(self._make_folder()), "the weights 'policy'")
+        store = Store(str(self._make_folder(max_bytes=max_bytes)), "the weights 'policy'")
         store.follows = follows
         self._stores.append(store)
         queues = OwnQueues(SessionQueues(WeightsSettings("weights/policy", maxsize=4), session))

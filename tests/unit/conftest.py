@@ -54,11 +54,10 @@ def weights_folder(make_weights_folder):
 
 
 @pytest.fixture
-def nodes(place, make_weights_folder, monkeypatch):
+def nodes(place, make_weights_folder, monkeypatch, timing):
     """The folders of weights of two nodes; the second one follows the first."""
     following = importlib.import_module("shoal.weights.following")
-    for name in ("_PAUSE_S", "_PATIENCE_S", "_KEPT_S"):
-        monkeypatch.setattr(following, name, 0.1)  # instead of 1, 10 and 20 s
+    timing("weights", retry_s=0.1, patience_s=0.1, kept_s=0.1)
     made = importlib.import_module("support.weights_nodes").Nodes(place, make_weights_folder)
     monkeypatch.setattr(following, "run_in_thread", made.start)
     yield made

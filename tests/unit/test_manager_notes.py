@@ -43,7 +43,6 @@ class Rays:
 def rays(monkeypatch):
     rays = Rays()
     monkeypatch.setattr(node_manager, "ray", rays)
-    monkeypatch.setattr(node_manager, "aget", lambda asked, *_: asked)
     return rays
 
 

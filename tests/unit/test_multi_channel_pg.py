@@ -223,7 +223,7 @@ def test_a_kind_of_device_without_a_library_is_named():
         (CollectiveGroupOptions(0, 16, 2, True), (0, 16, 2), True),
     ],
 )
-def test_the_options_become_those_of_nccl(monkeypatch, options, config, high):
+def test_the_options_become_those_of_nccl(add_module, options, config, high):
     class Backend:
         """Takes the arguments of torch's class; the options have the names of ProcessGroupNCCL."""
 
@@ -235,8 +235,8 @@ def test_the_options_become_those_of_nccl(monkeypatch, options, config, high):
         def __init__(self, store, rank, size, options):
             self.given = options
 
-    monkeypatch.setattr("shoal.transport.torch.accelerator._find_backend", lambda _: Backend)
-    made = make_accelerator_group(None, 0, 2, "cuda", options, 12.0).given
+    add_module("torch_musa._MUSAC", ProcessGroupMCCL=Backend)
+    made = make_accelerator_group(None, 0, 2, "musa", options, 12.0).given
     got = made.config
     assert (got.cga_cluster_size, got.max_ctas, got.min_ctas) == config
     assert made.is_high_priority_stream is high
@@ -270,11 +270,11 @@ def test_ipc_needs_cuda_tensors_and_a_device_that_both_see():
         device_index("c", ["a"])
 
 
-def received(message, *, has_more=False):
+def received(message, *, values=1, has_more=False):
     """Receive a message of a sender into a tensor; return the error and the answers to it."""
     answers = []
     with pytest.raises(TransportRefusedError) as caught:
-        receive_by_ipc([torch.empty(1)], answers.append, lambda: message, lambda: has_more)
+        receive_by_ipc([torch.empty(values)], answers.append, lambda: message, lambda: has_more)
     return str(caught.value), answers
 
 
@@ -316,14 +316,13 @@ def test_a_receiver_ends_if_the_sender_cannot_send():
     assert answers == []
 
 
-def test_a_tensor_whose_sender_stopped_waiting_is_not_received(monkeypatch):
+def test_a_tensor_whose_sender_stopped_waiting_is_not_received():
     """The sender may have changed it since."""
     sent = []
     with pytest.raises(ShoalTimeoutError, match="too late"):
         send_by_ipc([torch.empty(0)], sent.append, too_late)
     assert sent[1] == b"withdrawn"
-    monkeypatch.setattr("shoal.transport.torch.ipc._copy", lambda described, into: None)
-    text, answers = received(describe_handles([{"size": 4}]), has_more=True)
+    text, answers = received(sent[0], values=0, has_more=True)
     assert text == "the sender's wait for the copy ended early"
     assert answers == []
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.observe import OtherNodes, other_nodes, read_jobs
+from shoal.observe import OtherNodes, read_jobs
 from shoal.observe.other_nodes import NodeAnswer
 from shoal.observe.stacks import take_stacks
 from shoal.process import own_process
@@ -31,7 +31,6 @@ from support.processes import until
 ANSWERS = """
     import pickle, sys
     from shoal.observe.other_nodes import NodeAnswer
-from shoal.observe.stacks import take_stacks
     while True:
         question = pickle.load(sys.stdin.buffer)
         answers = {job: NodeAnswer(0, (), (f"asked for {job}",)) for job in question.jobs}
@@ -53,23 +52,22 @@ def address():
 
 
 @pytest.fixture
-def program(tmp_path, monkeypatch):
-    """Replace the program that asks the nodes."""
+def program(tmp_path, monkeypatch, timing):
+    """Write a program that asks the nodes; return its module."""
+    monkeypatch.syspath_prepend(tmp_path)
+    timing("observe", grace_s=0.0)
 
-    def replaced_by(text):
+    def write(text):
         lines = [line.removeprefix("    ") for line in text.splitlines()]
         (tmp_path / "fake_program.py").write_text("\n".join(lines))
-        monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.setattr(other_nodes, "_PROGRAM", "fake_program")
-        monkeypatch.setattr(other_nodes, "_GRACE_S", 0.0)
+        return "fake_program"
 
-    return replaced_by
+    return write
 
 
 def test_a_program_is_asked_again_and_again(address, program, tmp_path):
-    program(ANSWERS)
     one, other = f"one@{address}", f"other@{address}"
-    with OtherNodes(60) as nodes:
+    with OtherNodes(60, program(ANSWERS)) as nodes:
         for jobs in ([one, other], [one]):
             answers = nodes.ask(jobs, tmp_path)
             assert {job: found.unseen for job, found in answers.items()} == {
@@ -88,47 +86,45 @@ def test_a_program_is_asked_again_and_again(address, program, tmp_path):
     ],
 )
 def test_a_ray_that_does_not_answer_is_named_and_left_alone(
-    address, program, tmp_path, monkeypatch, text, seconds, why
+    address, program, tmp_path, text, seconds, why
 ):
-    program(text)
     job = f"shoal@{address}"
     sentence = f"Ray at {address} does not answer{why}: only this node is shown"
-    with OtherNodes(seconds) as nodes:
+    with OtherNodes(seconds, program(text)) as nodes:
         assert nodes.ask([job], tmp_path) == {job: NodeAnswer(unseen=(sentence,))}
         assert bool(nodes._programs) is ("sleep" in text)  # that one may still answer
-        monkeypatch.setattr(subprocess, "Popen", None)  # no other program is started
+        program(ANSWERS)  # another one would answer
         (again,) = nodes.ask([job], tmp_path)[job].unseen
         assert again.startswith(f"Ray at {address} does not answer")
 
 
 def test_a_ray_that_was_late_is_not_waited_for_until_its_answer_has_come(
-    address, program, tmp_path, monkeypatch
+    address, program, tmp_path, timing
 ):
     go = tmp_path / "go"
-    program(
+    late = (
         f"    import os, time\n    while not os.path.exists({str(go)!r}): time.sleep(0.01){ANSWERS}"
     )
     job, other = f"shoal@{address}", f"other@{address}"
-    with OtherNodes(0.1) as nodes:
+    with OtherNodes(0.1, program(late)) as nodes:
         assert "does not answer" in nodes.ask([job], tmp_path)[job].unseen[0]
         nodes._timeout = 600  # longer than the test may take
-        monkeypatch.setattr(other_nodes, "_AGAIN_S", 1000)
+        timing("observe", again_s=1000)
         assert "does not answer" in nodes.ask([job], tmp_path)[job].unseen[0]
         go.touch()
         until(lambda: nodes.ask([job, other], tmp_path)[job].unseen == (f"asked for {job}",))
         found = nodes.ask([job, other], tmp_path)
         assert found[other].unseen == (f"asked for {other}",)
         nodes._timeout = 0.0
-        (program,) = nodes._programs.values()
-        monkeypatch.setattr(other_nodes, "_AGAIN_S", 0)
-        os.kill(program._process.pid, signal.SIGSTOP)
+        (asked,) = nodes._programs.values()
+        timing("observe", again_s=0)
+        os.kill(asked._process.pid, signal.SIGSTOP)
         assert "does not answer" in nodes.ask([job], tmp_path)[job].unseen[0]
         assert nodes._programs == {}
 
 
-def test_where_nothing_listens_no_program_is_started(tmp_path, monkeypatch):
-    monkeypatch.setattr(subprocess, "Popen", None)
-    with OtherNodes(60) as nodes:
+def test_where_nothing_listens_no_program_is_started(program, tmp_path):
+    with OtherNodes(60, program(ANSWERS)) as nodes:
         (answer,) = nodes.ask(["shoal@127.0.0.1:1"], tmp_path).values()
     assert answer.unseen == ("Ray at 127.0.0.1:1 does not answer: only this node is shown",)
 

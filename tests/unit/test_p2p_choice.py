@@ -44,9 +44,8 @@ FAR_GPU = record("b:5", "other", 1, [8], GPU)
 
 
 @pytest.fixture(autouse=True)
-def _nothing_registered(monkeypatch):
+def _nothing_forced(monkeypatch):
     monkeypatch.delenv("SHOAL_TRANSPORT", raising=False)
-    monkeypatch.setattr(choice, "_registered", dict)
 
 
 @pytest.mark.parametrize(
@@ -116,15 +115,36 @@ def test_an_unknown_transport_is_refused(monkeypatch):
         choose(HERE, NEAR, OBJECTS)
 
 
+PIGEON = """
 class Pigeon:
-    name = "pigeon"
+    name = {name!r}
 
     def reason(self, here, there, data):
         return "pigeons fly between nodes" if here.memory != there.memory else None
+"""
 
 
-def test_a_registered_transport_carries_the_tensors_that_it_offers_to(monkeypatch):
-    monkeypatch.setattr(choice, "_registered", lambda: {"pigeon": Pigeon()})
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Install a package with a transport that has a name."""
+
+    def install(name):
+        (tmp_path / "pigeons.py").write_text(PIGEON.format(name=name) + "made = Pigeon()\n")
+        meta = tmp_path / "pigeons-1.dist-info"
+        meta.mkdir()
+        (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: pigeons\nVersion: 1\n")
+        (meta / "entry_points.txt").write_text("[shoal.transports]\nmine = pigeons:made\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        choice._registered.cache_clear()
+
+    yield install
+    monkeypatch.undo()
+    choice._registered.cache_clear()
+    sys.modules.pop("pigeons", None)
+
+
+def test_a_registered_transport_carries_the_tensors_that_it_offers_to(monkeypatch, installed):
+    installed("pigeon")
     assert choose(HERE, FAR, "cpu") == ("pigeon", "pigeons fly between nodes", False)
     assert choose(HERE, FAR, OBJECTS).name == "lane"
     assert choose(HERE, NEAR, "cpu").name == "shm"
@@ -142,21 +162,10 @@ def test_a_registered_transport_carries_the_tensors_that_it_offers_to(monkeypatc
 
 
 @pytest.mark.parametrize("name", ["shm", "lane", "ray", "torch", "cuda_ipc"])
-def test_a_package_cannot_take_the_name_of_a_transport_of_shoal(tmp_path, monkeypatch, name):
-    monkeypatch.undo()
-    (tmp_path / "taken_name.py").write_text(f"class _T:\n    name = {name!r}\nmade = _T()\n")
-    meta = tmp_path / "taken_name-1.dist-info"
-    meta.mkdir()
-    (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: taken-name\nVersion: 1\n")
-    (meta / "entry_points.txt").write_text("[shoal.transports]\nmine = taken_name:made\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    choice._registered.cache_clear()
-    try:
-        with pytest.raises(TransportError, match=f"registers a transport named '{name}'"):
-            choice.has_registered()
-    finally:
-        choice._registered.cache_clear()
-        sys.modules.pop("taken_name", None)
+def test_a_package_cannot_take_the_name_of_a_transport_of_shoal(installed, name):
+    installed(name)
+    with pytest.raises(TransportError, match=f"registers a transport named '{name}'"):
+        choice.has_registered()
 
 
 def test_the_carrier_of_version_0_1_0_has_its_name_too():

@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 import shoal
-from shoal.bootstrap import extension
 from shoal.errors import ClusterConfigError, ShoalValueError
-from shoal.hardware import AcceleratorManager
 from shoal.planner import Inventory, read_inventory
+from support.processes import in_a_child
 
 LONG = """\
 nodes:
@@ -138,34 +137,29 @@ def register():
 """
 
 
-@pytest.fixture
-def acme(tmp_path, monkeypatch):
-    """A vendor that the user's module registers once the module is imported."""
-    known = dict(AcceleratorManager.manager_register)
-    monkeypatch.setattr(AcceleratorManager, "manager_register", known)
-    monkeypatch.setattr(extension, "_loaded", set())
+def test_a_vendor_of_a_user_is_known_and_named_in_errors(tmp_path, monkeypatch):
     (tmp_path / "acme_for_plans.py").write_text(ACME)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("SHOAL_EXT_MODULE", "acme_for_plans")
+    assert in_a_child(plan_with_the_vendor) == "None"  # which registers it
 
 
-@pytest.mark.parametrize(
-    "source", ["1x4:acme:A1", [{"accelerators": 4, "vendor": "ACME", "model": "A1"}]]
-)
-def test_a_vendor_of_a_user_is_known(source, acme):
+def plan_with_the_vendor():
+    for source in ("1x4:acme:A1", [{"accelerators": 4, "vendor": "ACME", "model": "A1"}]):
+        check_the_vendor(source)
+    (node,) = read_inventory("1x4:ACME").nodes
+    assert node.accelerator_model == "Acme:UNKNOWN"
+    with pytest.raises(ClusterConfigError, match=r"KUNLUN_XPU, Acme; did you mean 'Acme'\?"):
+        read_inventory("1x4:Acmee:A1")
+
+
+def check_the_vendor(source):
     (node,) = read_inventory(source).nodes
     assert (node.accelerator_type, node.accelerator_model) == ("Acme", "Acme:A1")
     job = {"num_nodes": 1, "component_placement": {"actor": "2-3:0"}}
     component = shoal.plan(job, source).components[0]
     env = component.environment_of(component.processes[0])
     assert (env["ACCELERATOR_TYPE"], env["ACME_VISIBLE_DEVICES"]) == ("Acme", "2,3")
-    (node,) = read_inventory("1x4:ACME").nodes
-    assert node.accelerator_model == "Acme:UNKNOWN"
-
-
-def test_a_vendor_of_a_user_is_named_in_errors(acme):
-    with pytest.raises(ClusterConfigError, match=r"KUNLUN_XPU, Acme; did you mean 'Acme'\?"):
-        read_inventory("1x4:Acmee:A1")
 
 
 def test_a_model_is_written_as_a_node_reports_it():

@@ -1,16 +1,16 @@
 """The import of torch in the background of a worker, with a slow package in its place."""
 
-import logging
+import ast
 import os
 import subprocess
 import sys
+import threading
 from textwrap import dedent
-from types import ModuleType
 
 import pytest
 
-from shoal.bootstrap import preload
 from shoal.bootstrap.preload import preload_torch
+from support.processes import in_a_child
 
 pytestmark = pytest.mark.nightly
 
@@ -193,20 +193,24 @@ def test_the_host_of_a_worker_begins_after_the_constructor(run):
 
 
 @pytest.fixture
-def imported(monkeypatch):
-    """The names that a thread would import; nothing is imported."""
-    names = []
-    monkeypatch.setattr(preload._Importing, "start", lambda _: names.append("torch"))
-    monkeypatch.setattr(preload.os, "register_at_fork", lambda **_: None)
-    monkeypatch.setattr(preload.atexit, "register", lambda _: None)
+def imports(tmp_path, monkeypatch, caplog):
+    """Return whether a child of this process begins to import torch, and what it logs."""
+    (tmp_path / "torch.py").write_text("import time; time.sleep(60)")
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     for prefix in ("SHOAL_", "RLINF_"):
         monkeypatch.delenv(f"{prefix}PRELOAD_TORCH", raising=False)
-    return names
+
+    def began(driver_has_it):
+        preload_torch(driver_has_it=driver_has_it)
+        names = {thread.name for thread in threading.enumerate()}
+        return "shoal-import-torch" in names, caplog.text
+
+    return lambda driver_has_it: ast.literal_eval(in_a_child(began, driver_has_it))
 
 
 @pytest.mark.parametrize(
-    ("setting", "driver_has_it", "imports"),
+    ("setting", "driver_has_it", "begins"),
     [
         (None, True, True),
         (None, False, False),
@@ -216,23 +220,20 @@ def imported(monkeypatch):
     ],
 )
 def test_the_setting_decides_instead_of_the_driver(
-    imported, monkeypatch, setting, driver_has_it, imports
+    imports, monkeypatch, setting, driver_has_it, begins
 ):
     if setting is not None:
         monkeypatch.setenv("SHOAL_PRELOAD_TORCH", setting)
-    preload_torch(driver_has_it=driver_has_it)
-    assert bool(imported) is imports
+    assert imports(driver_has_it) == (begins, "")
 
 
-def test_a_wrong_setting_is_logged(imported, monkeypatch, caplog):
+def test_a_wrong_setting_is_logged(imports, monkeypatch):
     monkeypatch.setenv("SHOAL_PRELOAD_TORCH", "yes")
-    with caplog.at_level(logging.ERROR, "shoal"):
-        preload_torch(driver_has_it=True)
-    assert imported
-    assert "SHOAL_PRELOAD_TORCH='yes': expected 1 or 0" in caplog.text
+    begins, log = imports(True)
+    assert begins
+    assert "SHOAL_PRELOAD_TORCH='yes': expected 1 or 0" in log
 
 
-def test_a_torch_that_is_loaded_is_not_imported_again(imported, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
-    preload_torch(driver_has_it=True)
-    assert not imported
+def test_a_torch_that_is_loaded_is_not_imported_again(imports, add_module):
+    add_module("torch")
+    assert imports(True) == (False, "")

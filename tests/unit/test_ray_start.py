@@ -1,6 +1,7 @@
 """The start of Ray, and the connection to one that runs, end with the deadline and say why."""
 
 import importlib
+import itertools
 import socket
 import threading
 
@@ -49,9 +50,8 @@ def test_a_ray_that_answers_is_left_alone(server):
 
 
 @pytest.mark.parametrize("address", ["local", "ray://head:10001", "auto"])
-def test_addresses_that_name_no_port_are_left_to_ray(monkeypatch, address):
-    services = importlib.import_module("ray._private.services")
-    monkeypatch.setattr(services, "find_bootstrap_address", lambda _: None)
+def test_addresses_that_name_no_port_are_left_to_ray(tmp_path, monkeypatch, address):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where no `ray start` has left an address
     monkeypatch.setenv("RAY_ADDRESS", address)
     check_answers(Deadline(0))
 
@@ -70,14 +70,27 @@ class Starting:
         self.alive = False
 
 
-def test_a_start_that_takes_too_long_ends_what_it_began(monkeypatch):
+@pytest.fixture
+def answered(monkeypatch):
+    """Let Ray's question for a node have these answers, one after the other: an error or the node."""
     services = importlib.import_module("ray._private.services")
 
-    def not_there(*_):
-        raise RuntimeError("no such node")
+    def answer(answers):
+        def get_node(*_):
+            found = next(answers)
+            if isinstance(found, Exception):
+                raise found
+            return found
 
-    monkeypatch.setattr(services, "get_node", not_there)
-    starting = Starting(services)
+        monkeypatch.setattr(services, "get_node", get_node)
+        return services
+
+    return answer
+
+
+def test_a_start_that_takes_too_long_ends_what_it_began(answered):
+    services = answered(itertools.repeat(RuntimeError("no such node")))
+    not_there, starting = services.get_node, Starting(services)
     text = r"Ray did not start within 0.1 s: its raylet has not registered .*\(timeout=\)"
     with pytest.raises(ClusterError, match=text), until_started(Deadline(0.1)):
         starting.start()
@@ -85,16 +98,7 @@ def test_a_start_that_takes_too_long_ends_what_it_began(monkeypatch):
     assert services.get_node is not_there
 
 
-def test_a_start_has_all_the_time_that_its_deadline_allows(monkeypatch):
-    services = importlib.import_module("ray._private.services")
-    answers = iter([RuntimeError("not yet"), "the node"])
-
-    def later(*_):
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(services, "get_node", later)
+def test_a_start_has_all_the_time_that_its_deadline_allows(answered):
+    services = answered(iter([RuntimeError("not yet"), "the node"]))
     with until_started(Deadline(30)):
         assert Starting(services).start() == "the node"

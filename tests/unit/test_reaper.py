@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -150,22 +151,32 @@ def test_a_process_lives_as_long_as_one_of_its_threads():
         wait_until(lambda: not reaper._identify(process.pid))
 
 
-def test_memory_is_cleared_only_when_the_killed_processes_have_ended(monkeypatch):
-    process = (1, "start time")
-    marked = iter([{process}, set(), set()])  # its variables are gone before the process
-    alive = iter([process, None])
-    killed, cleared = [], []
-    monkeypatch.setattr(reaper, "_GRACE_S", -1)
-    monkeypatch.setattr(reaper, "_children", lambda _: set())
-    monkeypatch.setattr(reaper, "_marked", lambda _: next(marked))
-    monkeypatch.setattr(reaper, "_identify", lambda _: next(alive))
-    monkeypatch.setattr(reaper.os, "pidfd_open", raise_gone)
-    monkeypatch.setattr(reaper.os, "kill", lambda pid, _: killed.append(pid))
-    monkeypatch.setattr(reaper.subprocess, "run", lambda *_, **__: cleared.append(list(alive)))
-    reaper._watch_raylet(7)
-    assert killed == [1, 1]
-    assert cleared == [[]]  # once, after the process was seen to have ended
+# Its main thread ends when it is asked to, and its variables with it; another one, with its input.
+SLOW = """
+import ctypes, os, signal, threading
+threading.Thread(target=os.read, args=(0, 1)).start()
+signal.signal(signal.SIGTERM, lambda *_: ctypes.CDLL(None).pthread_exit(None))
+print("ready", flush=True)
+while True: signal.pause()
+"""
 
 
-def raise_gone(_):
-    raise ProcessLookupError
+def test_a_process_that_has_lost_its_variables_is_awaited_until_it_has_ended():
+    mark = f"OF_THE_TEST_{os.getpid()}"
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", SLOW],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={mark: "1"},
+    ) as process:  # fmt: skip
+        assert process.stdout.readline() == b"ready\n"
+        ending = threading.Thread(
+            target=reaper._end_all, args=(set(), f"{mark}=1", 30.0), kwargs={"asks": True}
+        )
+        ending.start()
+        wait_until(lambda: not reaper._marked(f"{mark}=1".encode()))
+        time.sleep(0.5)  # several looks
+        assert ending.is_alive()
+        assert process.poll() is None
+        process.stdin.close()
+        ending.join(30)
+        assert not ending.is_alive()
+        assert process.wait(30) == 0

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import os
+import resource
 import signal
 import stat
 import sys
@@ -17,7 +18,6 @@ from shoal.state import (
     begin_wait,
     calling,
     find_jobs,
-    folders,
     hide_process,
     hold_devices,
     job_folder,
@@ -159,8 +159,7 @@ def test_a_process_shows_how_many_nodes_the_job_has_and_how_many_calls_it_runs_a
     assert (only_state().num_nodes, only_state().most_calls) == (2, 8)
 
 
-def test_a_process_shows_when_its_event_loop_ran_last(monkeypatch):
-    monkeypatch.setattr(own_page, "_BEAT_S", 0.01)
+def test_a_process_shows_when_its_event_loop_ran_last():
     show_process(JOB, "actor:0", 0)
     assert only_state().loop_beat == 0
 
@@ -300,15 +299,15 @@ def test_a_folder_that_others_may_use_gets_no_page(page_folder, caplog):
     assert find_jobs() == {}
 
 
-def test_full_memory_leaves_the_process_without_a_page(page_folder, monkeypatch, caplog):
-    def refuse(*_):
-        raise OSError(28, "No space left on device")
+def test_full_memory_leaves_the_process_without_a_page(page_folder, caplog):
+    def begin():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+        show_process(JOB, "actor:0", 0)
+        assert "File too large" in caplog.text
+        with calling("step"):
+            return begin_wait("get")
 
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
-    show_process(JOB, "actor:0", 0)
-    assert "No space left on device" in caplog.text
-    with calling("step"):
-        assert begin_wait("get") is None
+    assert in_a_child(begin) == "None"
     assert list(page_folder.iterdir()) == []
 
 
@@ -501,9 +500,10 @@ def test_the_first_process_of_a_job_removes_pages_of_dead_jobs(start_ready):
     assert list(find_jobs()) == ["another"]
 
 
-def test_a_process_of_another_container_is_kept_and_its_state_is_unknown(page_folder, monkeypatch):
+def test_a_process_of_another_container_is_kept_and_its_state_is_unknown(page_folder):
     show_process(JOB, "actor:0", 0)
-    monkeypatch.setattr(folders, "_this_host", lambda: "00000000")
+    (page,) = page_folder.glob("*/*-*-????????")
+    page.rename(page.with_name(f"{page.name[:-8]}00000000"))
     assert only_state().status == "unknown"
     assert remove_dead() == []
     assert len(states()) == 1

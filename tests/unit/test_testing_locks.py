@@ -22,7 +22,7 @@ from shoal.manager import DeviceLockManager, PortLockManager, WorkerManager
 from shoal.process import ProcessId, own_process
 from shoal.state import hide_process, show_process
 from shoal.testing import StalledError, local_cluster
-from shoal.worker import DeviceLock, PortLock, lock
+from shoal.worker import DeviceLock, PortLock
 from support.processes import in_a_child, until
 from support.state_pages import states
 
@@ -122,6 +122,17 @@ class AsyncLocks(Worker):
             await task
         except asyncio.CancelledError:
             return len(self.device_lock._takes)
+
+    async def cancel_when_granted(self):
+        """The grant is cancelled after it has been counted, and before the coroutine continues."""
+        task = asyncio.ensure_future(self.device_lock.async_acquire())
+        await asyncio.sleep(0)
+        end = time.monotonic() + 30
+        while not self.device_lock._takes and time.monotonic() < end:
+            time.sleep(0.001)  # noqa: ASYNC251  (the loop must not run: it would deliver the grant)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
     async def overlap(self):
         """Two coroutines hold the lock, and the first release does not free it."""
@@ -266,23 +277,9 @@ def test_a_cancelled_coroutine_leaves_the_queue(cluster):
     assert is_free(group, 1)
 
 
-def test_devices_that_arrive_with_a_cancellation_are_given_back(cluster, monkeypatch):
-    # The grant is cancelled after it has been counted, and before the coroutine continues.
+def test_devices_that_arrive_with_a_cancellation_are_given_back(cluster):
     group = launch(cluster, AsyncLocks)
-
-    async def cancel_when_granted(worker):
-        device_lock = worker.device_lock
-        task = asyncio.ensure_future(device_lock.async_acquire())
-        await asyncio.sleep(0)
-        end = time.monotonic() + 30
-        while not device_lock._takes and time.monotonic() < end:
-            time.sleep(0.001)  # noqa: ASYNC251  (the loop must not run: it would deliver the grant)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    monkeypatch.setattr(AsyncLocks, "cancel", cancel_when_granted, raising=False)
-    group.call_ranks([0], "cancel").wait()
+    on(group, 0).cancel_when_granted().wait()
     until(lambda: is_free(group, 1))
 
 
@@ -372,21 +369,14 @@ def test_ports_are_different_and_reserved_for_their_worker(cluster):
         on(group, 0).limited_port(80).wait()
 
 
-def test_a_port_that_another_worker_has_reserved_is_not_given(cluster, monkeypatch):
-    group = launch(cluster)
-    group.ready()  # each rank has taken its own port
-    asked = []
-
-    def acquire(_self, port):
-        asked.append(port)
-        return len(asked) > 3
-
-    monkeypatch.setattr(PortLock, "acquire", acquire)
-    assert on(group, 0).ports(1).wait() == [asked[3:]]
-    monkeypatch.setattr(PortLock, "acquire", lambda *_: False)
-    monkeypatch.setattr(lock, "_ATTEMPTS", 5)
-    with pytest.raises(RuntimeError, match="Failed to acquire a free port after 5 attempts"):
-        on(group, 0).ports(1).wait()
+def test_a_port_that_another_worker_has_reserved_is_not_given(cluster):
+    group, manager, limit = launch(cluster), PortLockManager.get_proxy(), 1123
+    ports = [p for p in range(1024, limit + 1) if manager.acquire(0, "other:0", p)]
+    with pytest.raises(RuntimeError, match="Failed to acquire a free port after 10000 attempts"):
+        on(group, 0).limited_port(limit).wait()
+    for port in ports:
+        manager.release(0, "other:0", port)
+    assert on(group, 0).limited_port(limit).wait()[0] in ports
 
 
 def test_a_chosen_port_is_one_workers(cluster):

@@ -1,33 +1,22 @@
 """Timers of workers: totals by tag, which are taken once; used as a block and as a decorator."""
 
 import asyncio
+import itertools
 
 import pytest
 
 from shoal.errors import ShoalValueError
-from shoal.worker import timers
 from shoal.worker.timers import Timers, timer
 
 
-class Clock:
-    """A clock on which every reading is one second later."""
-
-    def __init__(self):
-        self.now = 0
-
-    def perf_counter(self):
-        self.now += 1
-        return float(self.now)
-
-
-@pytest.fixture(autouse=True)
-def _clock(monkeypatch):
-    monkeypatch.setattr(timers, "time", Clock())
+def made_timers():
+    """Timers with a clock on which every reading is one second later."""
+    return Timers(itertools.count(1.0).__next__)
 
 
 class Owner:
     def __init__(self):
-        self.timers = Timers()
+        self.timers = made_timers()
 
     def worker_timer(self, tag=None, trace=True):
         return self.timers.measure(tag, depth=2, cat="owners" if trace else None)
@@ -51,7 +40,7 @@ class Owner:
 
 
 def test_blocks_add_up_under_their_tag_until_taken():
-    made = Timers()
+    made = made_timers()
     for _ in range(3):
         with made.measure("a"):
             pass

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from shoal import Cluster
+from shoal._ray import use_runtime
 from shoal.worker import failures
-from support.processes import until
+from support.processes import in_a_child, until
 
 
 class Call:
@@ -26,11 +27,11 @@ def cluster_is(monkeypatch):
     """Set the cluster of this process, and whether its Ray runs."""
 
     def change(cluster, *, has_ray=True):
-        ray = SimpleNamespace(is_initialized=lambda: has_ray)
-        monkeypatch.setattr(failures, "runtime", lambda: ray)
+        use_runtime(SimpleNamespace(is_initialized=lambda: has_ray))
         monkeypatch.setattr(Cluster, "_instance", cluster, raising=False)
 
-    return change
+    yield change
+    use_runtime(None)
 
 
 def test_a_call_is_watched(cluster_is):
@@ -75,51 +76,52 @@ def test_results_that_are_dropped_while_the_cluster_ends_are_not_watched(
     assert bool(watched) is not is_ending
 
 
-@pytest.fixture
-def watching(monkeypatch):
-    """A process that has no watcher yet, and whose watcher notes its thread and ends."""
-    watchers = []
-    monkeypatch.setattr(failures, "_watcher", None)
-    monkeypatch.setattr(failures, "_new", deque())
-    monkeypatch.setattr(failures, "_wake", threading.Event())
-    monkeypatch.setattr(
-        failures, "_watch_calls", lambda: watchers.append(threading.current_thread())
-    )
-    return watchers
-
-
-def test_a_call_at_a_limit_of_threads_is_watched_later(monkeypatch, watching):
+def test_a_call_at_a_limit_of_threads_is_watched_later(monkeypatch, cluster_is):
     def refuse(_):
         raise RuntimeError("can't start new thread")
 
-    calls = [Call(), Call()]
-    with monkeypatch.context() as limited:
-        limited.setattr(threading.Thread, "start", refuse)
-        failures._watch_later(calls[0])
-    failures._watch_later(calls[1])
-    until(lambda: len(watching) == 1)
-    assert list(failures._new) == calls
+    def watch():  # in a child, which has no watcher yet
+        calls = [Call(), Call()]
+        with monkeypatch.context() as limited:
+            limited.setattr(threading.Thread, "start", refuse)
+            failures._watch_later(calls[0])
+        failures._watch_later(calls[1])
+        until(lambda: [call.watched for call in calls] == [1, 1])
+
+    cluster_is(None)
+    assert in_a_child(watch) == "None"
 
 
-def test_a_watcher_that_has_ended_is_replaced(watching):
-    for number in range(1, 3):
-        failures._watch_later(Call())
-        until(lambda number=number: len(watching) == number)
-        watching[-1].join(30)
-    assert watching[0] is not watching[1]
+class Ends(Call):
+    """A call that ends the watcher."""
+
+    def watch_if_left_alone(self):
+        super().watch_if_left_alone()
+        raise SystemExit
 
 
-def test_a_cluster_of_this_process_is_not_taken_for_an_earlier_one(monkeypatch):
+def test_a_watcher_that_has_ended_is_replaced(cluster_is):
+    def watch():
+        for _ in range(2):
+            call = Ends()
+            failures._watch_later(call)
+            until(lambda call=call: call.watched)
+            until(lambda: "shoal-failures" not in {one.name for one in threading.enumerate()})
+
+    cluster_is(None)
+    assert in_a_child(watch) == "None"
+
+
+def test_a_cluster_of_this_process_is_not_taken_for_an_earlier_one():
     """A failure of an earlier cluster must not be named in the waits of the next one."""
 
     class Local:
         pass
 
-    local, jobs = Local(), []
-    monkeypatch.setattr(failures, "in_process", lambda: local)
+    jobs = []
     for _ in range(100):
+        use_runtime(Local())  # usually where the last one was
         jobs += [failures._job(), failures._job()]
         assert jobs[-1] == jobs[-2]
         assert jobs[-1] not in jobs[:-2]
-        local = None
-        local = Local()  # usually where the last one was
+        use_runtime(None)

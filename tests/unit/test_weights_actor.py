@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoal.channel import actor as channel_actor
+from shoal._ray import use_runtime
+from shoal.context import Context, enter_scope
 from shoal.deadline import Deadline
 from shoal.errors import ChannelClosed, WeightsClosed
-from shoal.manager import NodeManager
 from shoal.queues.shared import SessionQueues
 from shoal.weights import Version
 from shoal.weights.actor import OwnQueues, WeightsSettings, WeightsWorker
@@ -45,17 +45,20 @@ def start(place, monkeypatch):
     """Start the next process of the actor; return its object."""
     manager, started = Manager(), []
     monkeypatch.setenv("SHOAL_SHM_DIR", place)
-    monkeypatch.setattr(NodeManager, "get_proxy", lambda: manager)
-    monkeypatch.setattr(channel_actor, "set_context", lambda **_: None)
-    monkeypatch.setattr(WeightsWorker, "_begin", lambda _: None)  # no upkeep but that of the test
+    monkeypatch.setenv("CLUSTER_NAMESPACE", "job")
+    use_runtime(SimpleNamespace(manager=lambda _: manager))
+
+    async def made():
+        enter_scope(Context())
+        return WeightsWorker("weights/policy:0", WeightsSettings("weights/policy"), "job")
 
     def start():
-        worker = WeightsWorker("weights/policy:0", WeightsSettings("weights/policy"), "job")
-        started.append(worker)
-        return worker
+        started.append(asyncio.run(made()))  # its upkeep ends with the loop
+        return started[-1]
 
     yield start
     asyncio.run(started[-1].end())
+    use_runtime(None)
 
 
 def publish(worker):

@@ -193,10 +193,8 @@ def test_snapshots_refuse_to_be_read_once_their_publisher_has_died(store, publis
     assert is_of(latest(store), 3)
 
 
-def test_buffers_live_until_the_last_reader_also_after_the_end_of_the_weights(
-    store, fake, monkeypatch
-):
-    monkeypatch.setattr(device_memory, "_LOOK_S", 0.01)
+def test_buffers_live_until_the_last_reader_also_after_the_end_of_the_weights(store, fake, timing):
+    timing("weights", look_s=0.01)
     publish(store, 1)
     held = latest(store)
     shutil.rmtree(store.folder)
@@ -250,13 +248,13 @@ def test_what_makes_sharing_impossible_is_named(store, fake, monkeypatch, tmp_pa
         patch.setattr(device_memory, "key_of", lambda _: (1, 2, 3))
         with pytest.raises(WeightsError, match="the end of a process of another container"):
             latest(reader)
-    monkeypatch.setattr(device_memory, "device_uuid", lambda _: "GPU-other")
+    fake.uuid = "GPU-other"
     fake.forget()
     with pytest.raises(WeightsError, match="which this process does not see; it sees GPU-other"):
         latest(reader)
     monkeypatch.setattr(cuda, "_LIBRARY", str(tmp_path / "none.so"))
     refused_to_read("the library of the CUDA driver is not there")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    fake.gpus = 0
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     refused_to_read(r"torch finds no GPU of NVIDIA \(CUDA_VISIBLE_DEVICES=''\)")
     monkeypatch.setattr(torch.version, "cuda", None)

@@ -9,10 +9,9 @@ from shoal.errors import (
     ChannelClosed,
     ShoalTimeoutError,
     WeightsClosed,
-    WeightsMemoryError,
 )
 from shoal.queues.protocol import ONE
-from shoal.weights import Version, following
+from shoal.weights import Version
 from shoal.weights.following import serve, source_of
 from shoal.weights.layout import StateLayout
 from shoal.weights.transfer import ASKS
@@ -99,34 +98,31 @@ def test_a_node_whose_readers_have_gone_follows_no_more(nodes):
     assert nodes.away.newest() == Version(1, 3)
 
 
-def test_an_announced_version_that_cannot_come_keeps_no_reader(nodes, monkeypatch):
+def test_an_announced_version_that_cannot_come_keeps_no_reader(nodes, caplog):
+    small, _ = nodes.add(max_bytes=MIB)
+    nodes.follow(small, nodes.queues)
     nodes.publish({"a": 1})
-    assert nodes.read()["a"] == 1
-    real, refused = following.receive, []
-
-    def refuse(store, messages):
-        refused.append(next(messages).version)
-        raise WeightsMemoryError("no room")
-
-    monkeypatch.setattr(following, "receive", refuse)
-    nodes.publish({"a": 2})
-    until(lambda: nodes.read()["a"] == 1 and refused)
-    assert nodes.away.newest() == Version(1, 2)  # it does not go back
-    monkeypatch.setattr(following, "receive", real)
-    until(lambda: nodes.read()["a"] == 2)
+    assert read(small)["a"] == 1
+    nodes.publish({"a": torch.ones(MIB)})
+    until(lambda: read(small)["a"] == 1 and "have max_bytes=1,048,576" in caplog.text)
+    assert small.newest() == Version(1, 2)  # it does not go back
+    nodes.publish({"a": 3})
+    until(lambda: read(small)["a"] == 3)
 
 
-def test_an_error_of_the_home_is_told_and_tried_again(nodes, monkeypatch, caplog):
-    real = nodes.home.latest
+class Wrong(Counted):
+    """Queues that change the first question, so that the source cannot answer it."""
 
-    def fails(*args, **options):
-        monkeypatch.setattr(nodes.home, "latest", real)
-        raise WeightsMemoryError("no room to map it")
+    def put(self, key, item, *args):
+        super().put(key, item if self.asked else item._replace(seconds="soon"), *args)
 
-    monkeypatch.setattr(nodes.home, "latest", fails)
+
+def test_an_error_of_the_home_is_told_and_tried_again(nodes, caplog):
+    far, _ = nodes.add()
+    nodes.follow(far, Wrong(nodes._own))
     nodes.publish({"a": 1})
-    assert nodes.read()["a"] == 1
-    assert "the node that it follows: WeightsMemoryError: no room to map it" in caplog.text
+    assert read(far)["a"] == 1
+    assert "the node that it follows: ShoalValueError: timeout='soon'" in caplog.text
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
@@ -139,7 +135,9 @@ def test_a_home_that_lost_its_memory_publishes_newer_versions_once_a_follower_as
         nodes.publish({"a": 1})
         seen = nodes.publish({"a": 2})
     assert nodes.read().version == seen == Version(epochs, 2)
-    nodes.queues.broken = bool(published)  # the follower must not ask before the home publishes
+    if published:  # the follower must not ask before the home publishes
+        nodes.queues.broken = True
+        until(lambda: not nodes.away.control.is_following)
     nodes.lose_home()
     for number in range(published):
         assert nodes.publish({"a": 3}) == Version(1, number + 1)
@@ -194,8 +192,8 @@ def test_a_node_that_follows_a_follower_gets_each_version(nodes):
     assert nodes.queues.heads == [Version(1, number) for number in range(1, 10)]
 
 
-def test_a_node_asks_again_once_the_process_that_it_asked_has_died(actors, nodes, monkeypatch):
-    monkeypatch.setattr(following, "_ANSWER_S", 10 * DEADLINE_S)
+def test_a_node_asks_again_once_the_process_that_it_asked_has_died(actors, nodes, timing):
+    timing("weights", answer_s=10 * DEADLINE_S)
     far, _ = nodes.add()
     source = actors.start().way("lane")
     nodes.follow(far, source, always=True)

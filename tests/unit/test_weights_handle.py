@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import dataclasses
+import math
 import pickle
 import sys
 import threading
@@ -21,7 +22,6 @@ from shoal.errors import (
 )
 from shoal.testing import local_cluster
 from shoal.weights import Snapshot, Version
-from shoal.weights.control import ControlPage
 from shoal.work import AsyncChannelWork, AsyncWork
 from support.processes import DEADLINE_S, in_a_child, until
 
@@ -53,11 +53,21 @@ def test_a_name_that_exists_connects_or_is_an_error(weights):
         Weights.create("other", keep=0)
 
 
-def test_newest_waits_for_no_node_before_one_publishes(weights, monkeypatch):
-    monkeypatch.setattr("shoal.weights.weights.home_of", lambda _: None)
-    monkeypatch.setattr(ControlPage, "wait_until_followed", lambda *_: pytest.fail("it waits"))
-    several = dataclasses.replace(weights._settings, num_actors=2, home=None)
-    assert Weights(several, weights._routes).newest is None
+@pytest.fixture
+def with_home(weights, monkeypatch):
+    """Make a handle on a node whose weights are published on another one, or nowhere yet."""
+    monkeypatch.setattr("shoal.weights.weights.home_of", lambda settings: settings.home)
+
+    def make(home):
+        settings = dataclasses.replace(weights._settings, num_actors=2, home=home)
+        return Weights(settings, weights._routes)
+
+    return make
+
+
+def test_newest_waits_for_no_node_before_one_publishes(with_home, timing):
+    timing("weights", followed_s=math.inf)
+    assert with_home(None).newest is None
 
 
 def test_weights_in_the_memory_of_gpus_are_for_one_node_and_whole_versions(weights):
@@ -85,10 +95,9 @@ def test_weights_in_the_memory_of_gpus_are_for_one_node_and_whole_versions(weigh
 @pytest.mark.parametrize(
     ("home", "text"), [(1, "a version from node 1"), (None, "a first version")]
 )
-def test_diff_waits_for_the_node_that_publishes_and_says_so(weights, monkeypatch, home, text):
-    monkeypatch.setattr("shoal.weights.weights.home_of", lambda _: home)
-    monkeypatch.setattr(ControlPage, "wait_until_followed", lambda *_: None)
-    away = Weights(dataclasses.replace(weights._settings, num_actors=2, home=home), weights._routes)
+def test_diff_waits_for_the_node_that_publishes_and_says_so(weights, with_home, timing, home, text):
+    timing("weights", followed_s=0)
+    away = with_home(home)
     with pytest.raises(ShoalTimeoutError, match=f"{text} of the weights 'policy' did not come"):
         away.diff({"a": 2}, timeout=0.1)
     weights.publish({"a": 1})

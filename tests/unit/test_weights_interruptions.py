@@ -12,7 +12,7 @@ import pytest
 
 from shoal.deadline import Deadline
 from shoal.errors import WeightsClosed, WeightsCorruptError
-from shoal.weights import Version, hashing, layout, store as stores
+from shoal.weights import Version, hashing, layout
 from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
 from support.processes import DEADLINE_S, until
@@ -108,11 +108,11 @@ def check_that_nothing_is_left_of_a_publish(store, state):
 
 
 @pytest.mark.parametrize("how", ["closed", "removed"])
-def test_a_publisher_gives_up_its_files_once_the_weights_have_ended(store, monkeypatch, how):
+def test_a_publisher_gives_up_its_files_once_the_weights_have_ended(store, timing, how):
     def files():
         return [path for path in store.folder.glob("p*") if path.name != "publisher"]
 
-    monkeypatch.setattr(stores, "_LOOK_S", 0.01)  # instead of 2 s
+    timing("weights", look_s=0.01)
     publish(store, {"a": torch.ones(MIB)})
     publish(store, {"a": torch.ones(MIB)})
     mapped = f"{store.folder}/p"
@@ -159,15 +159,15 @@ def test_a_folder_that_is_removed_at_any_step_of_a_publish_ends_the_weights(plac
     shutil.rmtree(folder)
 
 
-def test_a_file_that_another_program_removes_is_named(store, monkeypatch):
+def test_a_file_that_another_program_removes_is_named(store):
     publish(store, {"a": 1})
 
-    def link(source, target):
-        Path(source).unlink()
-        monkeypatch.undo()
-        os.link(source, target)
+    def remove(_):
+        for path in store.folder.glob("p[0-9]*"):
+            path.unlink()
 
-    monkeypatch.setattr(os, "link", link)
+    state = StateLayout({"a": torch.ones(1)})
+    state.pieces[:] = [piece._replace(source=remove) for piece in state.pieces]
     with pytest.raises(WeightsCorruptError, match=r"was removed by another program: .*v1-2"):
-        publish(store, {"a": 2})
+        store.publish(state, None, Deadline(DEADLINE_S))
     assert publish(store, {"a": 2}) == Version(1, 2)

@@ -1,26 +1,26 @@
 """Versions that several processes publish together: plain parts, shards, and what goes wrong."""
 
-import contextlib
 import os
 import subprocess
 import sys
 import threading
-from typing import NamedTuple
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, ShoalValueError
-from shoal.weights import Version, layout as layouts, parts
+from shoal.weights import Version
 from shoal.weights.layout import StateLayout
 from shoal.weights.part_names import VersionPart
 from shoal.weights.parts import publish_part
-from shoal.weights.shards import LocalShard, ShardFile
 from shoal.weights.store import Store
 from support.processes import DEADLINE_S, until
 
 torch = pytest.importorskip("torch")
+sharded = pytest.importorskip("support.sharded")
 
 
 @pytest.fixture
@@ -28,13 +28,39 @@ def store(weights_folder):
     return Store(str(weights_folder), "the weights 'policy'")
 
 
-def start(store, state, part, timeout=DEADLINE_S):
+class Watched:
+    """The blocks of a state; calls a function before it copies a block, or the shards."""
+
+    def __init__(self, layout, before):
+        def copy(source, target):
+            before("block")
+            target[:] = memoryview(source).cast("B")
+
+        def write(shards, memory):
+            before("shards")
+            shards.write(memory)
+
+        self.entries = layout.entries
+        self.pieces = [one._replace(source=partial(copy, one.source)) for one in layout.pieces]
+        self.shards = [
+            SimpleNamespace(
+                blocks=one.blocks,
+                nbytes=one.nbytes,
+                signature=one.signature,
+                counts=one.counts,
+                write=partial(write, one),
+            )
+            for one in layout.shards
+        ]
+
+
+def start(store, state, part, timeout=DEADLINE_S, before=lambda _: None):
     """Publish a part in a thread; return what gets the version or the error."""
     ended = []
 
     def work():
         try:
-            layout = StateLayout(state, is_part=True)
+            layout = Watched(StateLayout(state, is_part=True), before)
             ended.append(publish_part(store, layout, part, Deadline(timeout), checksum=True))
         except Exception as error:  # noqa: BLE001  (the test looks at it)
             ended.append(error)
@@ -122,73 +148,45 @@ def test_a_repeated_part_or_name_and_another_size_are_refused(weights_folder, st
 
 
 def test_a_part_is_taken_back_also_while_another_process_keeps_the_lock(
-    weights_folder, store, monkeypatch
+    weights_folder, store, timing
 ):
-    monkeypatch.setattr(parts, "_LOCK_S", 0.1)  # instead of 30 s
+    timing("weights", part_lock_s=0.1)
     wait = LongWait(lambda: "the test", Deadline(DEADLINE_S))
     end = start(store, {"a": 1}, VersionPart(1, 0, 2), timeout=0.5)
     until(lambda: names(weights_folder, "s1"))
     with store.publishing(wait):
         assert isinstance(end(), ShoalTimeoutError)
         assert names(weights_folder, "s1") == []
-    awaited = parts._awaited
-    with contextlib.ExitStack() as held:
-
-        def then_lock(*args):
-            version = awaited(*args)
-            held.enter_context(store.publishing(wait))
-            return version
-
-        monkeypatch.setattr(parts, "_awaited", then_lock)
-        assert publish(store, {"a": 1}, VersionPart(1, 0, 1)) == Version(1, 1)
-
-
-class Row(NamedTuple):
-    """Stands for a distributed tensor of two rows of equal values, of which a process has one."""
-
-    number: int
-    value: float
 
 
 @pytest.fixture
-def rows(monkeypatch):
-    """Let `Row` be published as a distributed tensor is."""
-
-    def shard(name, row, dtype):
-        local = torch.full((1, 4), row.value)
-        return LocalShard(name, local, local.dtype, (2, 4), (row.number, 0), True, (0, 1))
-
-    monkeypatch.setattr(layouts, "is_distributed", lambda value: isinstance(value, Row))
-    monkeypatch.setattr(layouts, "local_shard", shard)
+def row(add_module):
+    """Make distributed tensors of two rows of equal values, of which a process has one."""
+    add_module("torch.distributed.tensor", DTensor=sharded.Sharded)
+    return lambda rank, value: sharded.Sharded(
+        torch.full((2, 4), float(value)), sharded.Shard(0), rank
+    )
 
 
 class Gate:
-    """Holds up the first call of a function until it is opened."""
+    """Holds up a thread until it is opened."""
 
     def __init__(self):
         self.is_reached, self._is_open = threading.Event(), threading.Event()
+        self.open = self._is_open.set
 
-    def before(self, function):
-        def held(*args, **options):
-            if not self.is_reached.is_set():
-                self.is_reached.set()
-                self._is_open.wait(DEADLINE_S)
-            return function(*args, **options)
-
-        return held
-
-    def open(self):
-        self._is_open.set()
+    def wait(self, _):
+        self.is_reached.set()
+        self._is_open.wait(DEADLINE_S)
 
 
 def test_of_two_writers_of_one_part_the_one_that_completes_it_later_is_refused(
-    weights_folder, store, monkeypatch
+    weights_folder, store
 ):
     gate = Gate()
-    monkeypatch.setattr(parts, "write_file", gate.before(parts.write_file))
-    slow = start(store, {"a": "slow"}, VersionPart(1, 0, 2))
+    slow = start(store, {"a": torch.zeros(1)}, VersionPart(1, 0, 2), before=gate.wait)
     assert gate.is_reached.wait(DEADLINE_S)
-    fast = start(store, {"a": "fast"}, VersionPart(1, 0, 2))
+    fast = start(store, {"a": torch.ones(1)}, VersionPart(1, 0, 2))
     until(lambda: names(weights_folder, "s1"))
     gate.open()
     text = (
@@ -197,21 +195,20 @@ def test_of_two_writers_of_one_part_the_one_that_completes_it_later_is_refused(
     with pytest.raises(ShoalValueError, match=text):
         raise slow()
     assert publish(store, {"b": 2}, VersionPart(1, 1, 2)) == fast() == Version(1, 1)
-    assert dict(latest(store)) == {"a": "fast", "b": 2}
+    assert dict(latest(store)) == {"a": 1, "b": 2}
     assert names(weights_folder, "s") == []
 
 
 def test_a_second_writer_of_a_part_with_shards_is_refused_before_it_writes_any(
-    weights_folder, store, rows, monkeypatch
+    weights_folder, store, row
 ):
     gate = Gate()
-    monkeypatch.setattr(ShardFile, "write", gate.before(ShardFile.write))
-    first = start(store, {"whole": Row(0, 1)}, VersionPart(1, 0, 2))
+    first = start(store, {"whole": row(0, 1)}, VersionPart(1, 0, 2), before=gate.wait)
     assert gate.is_reached.wait(DEADLINE_S)
     text = rf"part 0 of 2 of version 1 is being written by process {os.getpid()}"
     with pytest.raises(ShoalValueError, match=text):
-        publish(store, {"whole": Row(0, 9)}, VersionPart(1, 0, 2))
-    second = start(store, {"whole": Row(1, 2)}, VersionPart(1, 1, 2))
+        publish(store, {"whole": row(0, 9)}, VersionPart(1, 0, 2))
+    second = start(store, {"whole": row(1, 2)}, VersionPart(1, 1, 2))
     until(lambda: names(weights_folder, "s1"))
     gate.open()
     assert first() == second() == Version(1, 1)
@@ -220,31 +217,31 @@ def test_a_second_writer_of_a_part_with_shards_is_refused_before_it_writes_any(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-@pytest.mark.parametrize(
-    ("holder", "name", "call"),
-    [(ShardFile, "write", 1), (parts, "write_file", 1), (os, "link", 1), (os, "link", 2)],
-)
+@pytest.mark.parametrize("when", ["shards", "block", "link 1", "link 2"])
 def test_a_part_that_is_interrupted_is_taken_back(
-    weights_folder, store, rows, monkeypatch, holder, name, call, error
+    weights_folder, store, row, monkeypatch, when, error
 ):
-    function, calls = getattr(holder, name), []
+    link, links = os.link, []
 
-    def interrupted(*args, **options):
-        function(*args, **options)
-        calls.append(args)
-        if len(calls) == call:
+    def reached(what):
+        if what == when:
             raise error("on purpose")
 
-    state = {"own": torch.ones(10), "whole": Row(0, 1)}
-    layout, part = StateLayout(state, is_part=True), VersionPart(1, 0, 2)
+    def linked(*args):
+        link(*args)
+        links.append(args)
+        reached(f"link {len(links)}")
+
+    state = {"own": torch.ones(10), "whole": row(0, 1)}
+    layout, part = Watched(StateLayout(state, is_part=True), reached), VersionPart(1, 0, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(holder, name, interrupted)
+        patch.setattr(os, "link", linked)
         with pytest.raises(error, match="on purpose"):
             publish_part(store, layout, part, Deadline(DEADLINE_S), checksum=True)
     assert store.files() == []
     assert names(weights_folder, "s") + names(weights_folder, "u") == []
     ends = [
-        start(store, {str(rank): rank, "whole": Row(rank, rank)}, VersionPart(1, rank, 2))
+        start(store, {str(rank): rank, "whole": row(rank, rank)}, VersionPart(1, rank, 2))
         for rank in range(2)
     ]
     assert {end() for end in ends} == {Version(1, 1)}

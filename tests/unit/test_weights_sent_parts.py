@@ -1,12 +1,13 @@
 """Parts of a version that processes of another node publish: what becomes of them, and of errors."""
 
+import math
 import threading
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from shoal.context import current
 from shoal.deadline import Deadline
 from shoal.errors import (
     PeerLostError,
@@ -18,24 +19,24 @@ from shoal.errors import (
     WeightsMemoryError,
 )
 from shoal.queues.protocol import ONE
-from shoal.weights import Version, layout as layouts, sent_parts, transfer
+from shoal.weights import Version, sent_parts
 from shoal.weights.layout import StateLayout
 from shoal.weights.part_names import VersionPart
 from shoal.weights.parts import publish_part
 from shoal.weights.sent_parts import send_part
-from shoal.weights.shards import LocalShard
-from shoal.weights.store import Store
 from shoal.weights.transfer import ASKS
 from support.processes import DEADLINE_S, until
 
 torch = pytest.importorskip("torch")
+sharded = pytest.importorskip("support.sharded")
 
 MIB = 2**20
 
 
 @pytest.fixture(autouse=True)
-def _quick_beats(monkeypatch):
-    monkeypatch.setattr(sent_parts, "_BEAT_S", 0.05)  # instead of 1 s
+def _quick(timing):
+    # A look that is late by less than the silence of the dead tells that the test itself stood still.
+    timing("weights", beat_s=0.05, slice_s=0.05, still_s=0.3)
 
 
 def start(nodes, state, part, *, sends=True, dtype=None, timeout=DEADLINE_S, queues=None):
@@ -104,42 +105,17 @@ def test_parts_of_two_nodes_become_a_version_like_any_other(nodes):
     until(lambda: not any(name[0] in "su" for name in names(nodes)))
 
 
-class Slice(NamedTuple):
-    """Stands for a distributed tensor of 4 x 6, of which a process has a half; axis 2: odd rows."""
-
-    axis: int
-    half: int
-
-
-@pytest.fixture
-def whole(monkeypatch):
-    """Let `Slice` be published as a distributed tensor is, which has these values."""
-    values = torch.arange(24.0).view(4, 6)
-
-    def shard(name, value, dtype):
-        if value.axis == 2:
-            runs = ((value.half, 1), (value.half + 2, 1)), ((0, 6),)
-            local = values[value.half :: 2]
-            return LocalShard(name, local, dtype, (4, 6), (value.half, 0), True, (0, 1), runs)
-        local = values.chunk(2, value.axis)[value.half]
-        starts = [0, 0]
-        starts[value.axis] = value.half * local.shape[value.axis]
-        return LocalShard(name, local, dtype, (4, 6), tuple(starts), True, (0, 1))
-
-    monkeypatch.setattr(layouts, "is_distributed", lambda value: isinstance(value, Slice))
-    monkeypatch.setattr(layouts, "local_shard", shard)
-    return values
-
-
 @pytest.mark.parametrize("both", [False, True])
-def test_shards_of_two_nodes_become_whole_tensors(nodes, whole, both):
+def test_shards_of_two_nodes_become_whole_tensors(nodes, add_module, both):
+    add_module("torch.distributed.tensor", DTensor=sharded.Sharded)
+    whole = torch.arange(24.0).view(4, 6)
     ends = [
         start(
             nodes,
             {
-                "rows": Slice(0, rank),
-                "columns": Slice(1, rank),
-                "apart": Slice(2, rank),
+                "rows": sharded.Sharded(whole, sharded.Shard(0), rank),
+                "columns": sharded.Sharded(whole, sharded.Shard(1), rank),
+                "apart": sharded.Sharded(whole, sharded.StridedShard(0), rank),
                 f"own.{rank}": rank,
             },
             VersionPart(1, rank, 2),
@@ -157,8 +133,8 @@ def test_shards_of_two_nodes_become_whole_tensors(nodes, whole, both):
     assert [found["own.0"], found["own.1"]] == [0, 1]
 
 
-def test_errors_are_those_of_the_home_and_name_the_publisher(nodes, monkeypatch):
-    monkeypatch.setattr(sent_parts, "_FORMER_S", 0.1)  # instead of 11 s
+def test_errors_are_those_of_the_home_and_name_the_publisher(nodes, timing):
+    timing("weights", former_s=0.1)
     first = start(nodes, {"a": 1}, VersionPart(1, 0, 2))
     until(lambda: any(name[0] == "s" for name in names(nodes)))
     with pytest.raises(ShoalValueError, match=r"part 0 of 2 .* is there already, from driver"):
@@ -179,14 +155,11 @@ def test_errors_are_those_of_the_home_and_name_the_publisher(nodes, monkeypatch)
     assert {end() for end in ends} == {Version(2, 1)}
 
 
-def test_too_little_memory_is_an_error_before_any_byte_is_sent(nodes, monkeypatch):
-    def no_room(store, size):
-        raise WeightsMemoryError(f"no room for {size} bytes")
-
-    monkeypatch.setattr(Store, "take_file", no_room)
-    monkeypatch.setattr(sent_parts, "in_messages", None)
-    with pytest.raises(WeightsMemoryError, match="no room for"):
-        start(nodes, {"a": torch.ones(MIB)}, VersionPart(1, 0, 2))()
+def test_too_little_memory_is_an_error_before_any_byte_is_sent(nodes):
+    _, small = nodes.add(max_bytes=MIB)
+    queues = Dying(small, 1)  # more would be the bytes
+    with pytest.raises(WeightsMemoryError, match="have max_bytes=1,048,576"):
+        start(nodes, {"a": torch.ones(MIB)}, VersionPart(1, 0, 2), queues=queues)()
 
 
 class Dying:
@@ -195,12 +168,17 @@ class Dying:
     def __init__(self, queues, count, error=None):
         self._queues, self._left, self._error = queues, count, error
 
-    def put(self, *args):
-        self._left -= 1
-        if self._left == -1 and self._error is not None:
+    def put(self, key, item, *args):
+        if isinstance(item, (str, sent_parts.Here)):  # a slow machine gets more of them
+            is_sent = self._left > 0
+        else:
+            self._left -= 1
+            is_sent = self._left >= 0
+        if not is_sent and self._error is not None:
+            self._left = math.inf
             raise self._error
-        if self._left >= 0 or self._error is not None:
-            self._queues.put(*args)
+        if is_sent:
+            self._queues.put(key, item, *args)
 
     def take(self, *args):
         return self._queues.take(*args)
@@ -208,11 +186,9 @@ class Dying:
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt("on purpose")])
-def test_a_publisher_that_dies_or_is_interrupted_leaves_nothing(nodes, monkeypatch, count, error):
+def test_a_publisher_that_dies_or_is_interrupted_leaves_nothing(nodes, timing, count, error):
     if error is None:
-        monkeypatch.setattr(sent_parts, "_SENDING_S", 0.2)
-        monkeypatch.setattr(sent_parts, "_SILENT_S", 0.2)
-        monkeypatch.setattr(sent_parts, "_ANSWER_S", 0.5)
+        timing("weights", sending_s=0.2, silent_s=0.2, answer_s=0.5)
     state = {"a": torch.ones(5 * MIB)}  # three messages
     text = "on purpose" if error else "its publisher has given it up, or died"
     queues = Dying(nodes.queues, count, error)
@@ -222,17 +198,24 @@ def test_a_publisher_that_dies_or_is_interrupted_leaves_nothing(nodes, monkeypat
     until(lambda: names(nodes) == [])
     assert nodes.home.files() == []
     assert nodes.home.control.newest is None
+    timing("weights", sending_s=DEADLINE_S, silent_s=DEADLINE_S, answer_s=DEADLINE_S)
     ends = [start(nodes, {str(rank): rank}, VersionPart(1, rank, 2)) for rank in range(2)]
     assert {end() for end in ends} == {Version(1, 1)}
     assert dict(latest(nodes.home, Version(1, 1))) == {"0": 0, "1": 1}
 
 
-def test_bytes_that_changed_on_their_way_are_refused(nodes, monkeypatch):
-    monkeypatch.setattr(sent_parts, "digests_of", lambda parts: [threading.get_ident()])
+def test_bytes_that_changed_on_their_way_are_refused(nodes):
+    queues = Through(nodes.queues)
+
+    def put(key, item, weight, deadline):
+        changed = (item[0], [b"other"]) if type(item) is tuple else item
+        nodes.queues.put(key, changed, weight, deadline)
+
+    queues.put = put
     with pytest.raises(
         WeightsCorruptError, match="part 0 of 2 of version 1: its bytes have changed"
     ):
-        start(nodes, {"a": torch.ones(3 * MIB)}, VersionPart(1, 0, 2))()
+        start(nodes, {"a": torch.ones(3 * MIB)}, VersionPart(1, 0, 2), queues=queues)()
     until(lambda: names(nodes) == [])
 
 
@@ -244,10 +227,8 @@ def test_a_close_ends_the_wait_of_a_publisher(nodes):
         waiting()
 
 
-def test_a_publisher_in_the_place_of_one_that_died_waits_until_its_part_has_gone(
-    nodes, monkeypatch
-):
-    monkeypatch.setattr(sent_parts, "_SILENT_S", 1.0)
+def test_a_publisher_in_the_place_of_one_that_died_waits_until_its_part_has_gone(nodes, timing):
+    timing("weights", silent_s=1.0, former_s=DEADLINE_S)
     queues = Dying(nodes.queues, 2)  # the part and its bytes
     dead = start(nodes, {"a": torch.zeros(1)}, VersionPart(1, 0, 2), queues=queues)
     until(lambda: any(name[0] == "s" for name in names(nodes)))
@@ -307,46 +288,61 @@ def test_a_home_that_is_not_reached_is_named_by_the_deadline(nodes):
     assert given[0] <= 1
 
 
-def test_a_send_that_fails_leaves_no_bytes_with_the_home(nodes, monkeypatch):
-    monkeypatch.setattr(sent_parts, "_ANSWER_S", 0.1)
-    monkeypatch.setattr(transfer, "_MESSAGE", 2**10)
+def test_a_send_that_fails_leaves_no_bytes_with_the_home(nodes):
     queues, keys = Through(nodes.queues), []
 
     def put(key, item, weight, deadline):
-        if key != ASKS:
-            nodes.queues.put(key, item, weight, deadline)
-            return
-        keys.append(item.key)  # nobody takes the bytes
-        nodes.queues.put(item.answers, sent_parts._READY, 0, deadline)
+        if key == ASKS:  # nobody takes the bytes
+            item, key = sent_parts._READY, item.answers
+        elif type(item) is tuple:
+            keys.append(key)
+            if len(keys) > 1:
+                raise ShoalTimeoutError("no room")
+        nodes.queues.put(key, item, weight, deadline)
 
     queues.put = put
-    with pytest.raises(ShoalTimeoutError, match="waits for node 0"):
-        start(nodes, {"a": torch.ones(2**12)}, VersionPart(1, 0, 2), queues=queues)()
+    with pytest.raises(ShoalTimeoutError, match=r"waits for node 0.*: no room"):
+        start(nodes, {"a": torch.ones(3 * MIB)}, VersionPart(1, 0, 2), queues=queues)()
     assert nodes.queues.take(keys[0], ONE, Deadline(0)) == sent_parts._GONE
     with pytest.raises(ShoalTimeoutError):
         nodes.queues.take(keys[0], ONE, Deadline(0))
 
 
-def test_whatever_fails_on_the_home_is_an_answer(nodes, monkeypatch):
-    def fails(*args, **options):
-        error = WeightsError("on purpose")
-        error.held = threading.Lock()  # it cannot be sent
-        raise error
-
-    with monkeypatch.context() as changed:
-        changed.setattr(sent_parts, "publish_part", fails)
-        with pytest.raises(WeightsError, match="WeightsError: on purpose; it was not sent as it"):
-            start(nodes, {"a": 1}, VersionPart(1, 0, 2))()
-    monkeypatch.setattr(sent_parts, "Store", partial(int, base=None))
-    with pytest.raises(WeightsError, match="publish: TypeError"):
-        start(nodes, {"a": 1}, VersionPart(1, 0, 2))()
-
-
-def test_a_home_that_stood_still_takes_no_publisher_for_dead(nodes):
-    sent = sent_parts.SentPart(
-        "part x", VersionPart(1, 0, 2), None, None, 1.0, 0.0, True, {}, (), ()
+def sent_part():
+    return sent_parts.SentPart(
+        "part x", VersionPart(1, 0, 2), current(), None, 1.0, 0.0, True, {}, (), ()
     )
-    stream = sent_parts._Stream(nodes.queues, sent)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (WeightsError("on purpose"), "WeightsError: on purpose; it was not sent as it is"),
+        (TypeError("on purpose"), "publish: TypeError: on purpose"),
+    ],
+)
+def test_whatever_fails_on_the_home_is_an_answer(nodes, error, text):
+    queues, answers, fails = Through(nodes._own), [], [error]
+    error.held = threading.Lock()  # it cannot be sent
+
+    def put(key, item, weight, deadline):
+        nodes._own.put(key, item, weight, deadline)
+        answers.append(item)
+
+    def take(*args):
+        if fails:
+            raise fails.pop()
+        return nodes._own.take(*args)
+
+    queues.put, queues.take = put, take
+    nodes._own.put("part x", sent_parts._GONE, 0, None)
+    sent_parts.take_part(nodes.home, queues, sent_part())
+    assert text in str(answers[1])
+
+
+def test_a_home_that_stood_still_takes_no_publisher_for_dead(nodes, timing):
+    timing("weights", still_s=50)
+    stream = sent_parts._Stream(nodes.queues, sent_part())
     stream._heard -= 100
     stream._looked -= 100
     assert stream.next(0, 5.0) is None

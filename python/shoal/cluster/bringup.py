@@ -46,6 +46,7 @@ __all__ = [
     "connect",
     "disconnect",
     "find_nodes",
+    "refuse_several",
     "running_jobs",
     "take_wanted",
     "wanted_nodes",
@@ -88,7 +89,7 @@ def connect(
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     _keep_every_line()
     if address == "auto":
-        _refuse_several()
+        refuse_several()
     check_answers(deadline)
     before = _sigterm_handler()
     try:
@@ -167,8 +168,12 @@ def disconnect() -> None:
             exec("raise KeyboardInterrupt")  # noqa: S102  (a constant string, which must be evaluated)
 
 
-def _refuse_several() -> None:
-    """Raise if `auto` would choose an arbitrary one of several Rays on this machine."""
+def refuse_several() -> None:
+    """Raise if `auto` would choose an arbitrary one of several Rays on this machine.
+
+    Raises:
+        ClusterError: It would.
+    """
     services: Any = importlib.import_module("ray._private.services")
     if os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None):
         return  # the user, or `ray start`, has chosen one

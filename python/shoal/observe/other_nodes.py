@@ -20,17 +20,12 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any, NamedTuple, Self
 
+from shoal.observe import timing
 from shoal.state import CopiedPages
 
 __all__ = ["NodeAnswer", "OtherNodes", "Question"]
 
 _PROGRAM = "shoal.observe.ask_nodes"
-_GRACE_S = 2.0
-"""Seconds after the deadline for a program that has waited for nodes to say so."""
-_AGAIN_S = 30.0
-"""Seconds after which a Ray that did not answer is asked again, by a new program."""
-_END_S = 3.0
-"""Seconds for a program to leave Ray."""
 
 
 class Question(NamedTuple):
@@ -75,10 +70,12 @@ class OtherNodes:
     Args:
         timeout: Maximum seconds for the answers to a question. A node, or a Ray, that was late once
             is not waited for again until its answer has come.
+        program: The module that asks the nodes of one Ray.
     """
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, program: str = _PROGRAM) -> None:
         self._timeout = timeout
+        self._module = program
         self._programs: dict[str, _Program] = {}
         self._failed: dict[str, float] = {}
 
@@ -113,7 +110,7 @@ class OtherNodes:
         found: dict[str, NodeAnswer] = {}
         for address, names in by_ray.items():
             program = self._programs.get(address)
-            answers = None if program is None else program.answer(until + _GRACE_S)
+            answers = None if program is None else program.answer(until + timing.TIMING.grace_s)
             if isinstance(answers, dict):
                 found |= answers
             elif program is not None and not program.is_late:
@@ -129,7 +126,7 @@ class OtherNodes:
         """Return the program for a Ray; None if that does not answer."""
         if address not in self._programs:
             failed = self._failed.get(address)
-            if failed is not None and time.monotonic() - failed < _AGAIN_S:
+            if failed is not None and time.monotonic() - failed < timing.TIMING.again_s:
                 return None
             # Ray itself would wait long for an address at which nothing is left.
             host, _, port = address.rpartition(":")
@@ -139,16 +136,16 @@ class OtherNodes:
             except (OSError, ValueError):
                 self._failed[address] = time.monotonic()
                 return None
-            self._programs[address] = _Program(address)
+            self._programs[address] = _Program(self._module, address)
         return self._programs[address]
 
 
 class _Program:
     """The program that asks the nodes of one Ray."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, module: str, address: str) -> None:
         self._process = subprocess.Popen(  # noqa: S603  (this interpreter and a module of shoal)
-            [sys.executable, "-P", "-m", _PROGRAM, address],
+            [sys.executable, "-P", "-m", module, address],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -179,7 +176,7 @@ class _Program:
     @property
     def is_late(self) -> bool:
         """Whether an answer is still to come, but may come."""
-        return self._was_late and time.monotonic() - (self._asked or 0.0) < _AGAIN_S
+        return self._was_late and time.monotonic() - (self._asked or 0.0) < timing.TIMING.again_s
 
     def ask(self, question: Question) -> None:
         """Ask, unless the answer to an earlier question is still to come: that is taken instead."""
@@ -206,7 +203,7 @@ class _Program:
         with contextlib.suppress(OSError):
             self._questions.close()
         try:
-            self._process.wait(_END_S)
+            self._process.wait(timing.TIMING.end_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -15,6 +15,7 @@ from shoal.manager.base import required_namespace
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import SessionQueues
 from shoal.shm import Queue
+from shoal.weights import timing
 from shoal.weights.following import follow, serve, source_of
 from shoal.weights.store import Store
 
@@ -25,9 +26,6 @@ PREFIX = "weights/"
 
 _MANY = 64
 """Maximum number of queues that stay open."""
-
-_PAUSE_S = 0.5
-"""Seconds between two questions where versions are published, before the first is."""
 
 _SKIPPED = 2**16
 """Epochs that are left out after a loss of memory: as many may have begun since the last note."""
@@ -127,7 +125,8 @@ class WeightsWorker(ChannelWorker):
             with contextlib.suppress(Exception):  # the manager ends first at the end of a job
                 home = home_of(settings)
             if home is None:
-                time.sleep(_PAUSE_S)  # nothing tells when the first process publishes elsewhere
+                # Nothing tells when the first process publishes elsewhere.
+                time.sleep(timing.TIMING.claim_s)
                 continue
             if home == self._index:
                 store.control.make_home()  # the process that claimed it may have died

@@ -19,6 +19,7 @@ from pathlib import Path
 from shoal.deadline import LongWait
 from shoal.errors import ShoalTimeoutError, WeightsCorruptError, WeightsNotFoundError
 from shoal.fork import ChildStage, in_child
+from shoal.weights import timing
 from shoal.weights.version import Version
 
 __all__ = ["CONTROL", "LOCK", "ControlPage", "publisher_lock"]
@@ -36,11 +37,6 @@ _TEXT = 128
 # The place of each word.
 _NEWEST, _KEEP, _MAX_BYTES, _DESCRIPTORS, _BELL, _CLOSED = 8, 16, 24, 32, 40, 44
 _ANNOUNCED, _WANTED, _FOLLOWING, _EPOCH, _HOME, _SEEN, _KNOWN = 48, 56, 60, 64, 72, 80, 88
-
-_SLICE_S = 0.5
-"""Seconds that a wait sleeps at most: a publisher may die before it rings the bell."""
-
-_TRY_S = 0.005
 
 _FUTEX_WAIT, _FUTEX_WAKE = 0, 1
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine())
@@ -209,7 +205,7 @@ class ControlPage:
                     return True
                 if wait.deadline.expired:
                     return False
-                self._sleep(bell, wait.step(_SLICE_S))
+                self._sleep(bell, wait.step(timing.TIMING.slice_s))
                 wait.tick()
 
     # With several nodes; see `following`.
@@ -289,11 +285,12 @@ class ControlPage:
             if self.is_following or self.is_home or self._closed.value or left <= 0:
                 return
             check()
-            self._sleep(bell, min(left, _SLICE_S))
+            self._sleep(bell, min(left, timing.TIMING.slice_s))
 
     def _sleep(self, bell: int, seconds: float) -> None:
         if _FUTEX is None:
-            time.sleep(min(_TRY_S, seconds))  # the bell cannot be waited for on this machine
+            # The bell cannot be waited for on this machine.
+            time.sleep(min(timing.TIMING.try_s, seconds))
             return
         whole = int(seconds)
         limit = _Timespec(whole, int((seconds - whole) * 1e9))
@@ -362,5 +359,6 @@ def _try_until(attempt: Callable[[], bool], wait: LongWait) -> None:
                 raise ShoalTimeoutError(
                     f"{wait.describe()}: no end of it within {wait.deadline.timeout:g} s"
                 )
-            time.sleep(wait.step(_TRY_S))  # neither lock can be waited for with a deadline
+            # Neither lock can be waited for with a deadline.
+            time.sleep(wait.step(timing.TIMING.try_s))
             wait.tick()

@@ -32,6 +32,7 @@ from shoal.process import Origin, own_process
 from shoal.reused_threads import result_from_thread
 from shoal.shm.shared_files.names import Key, is_dead, key_of
 from shoal.transport.torch.ipc import device_index, device_uuid
+from shoal.weights import timing
 from shoal.weights.cuda import CudaError, Gpu, refusal
 from shoal.weights.description import Description, Leaf
 from shoal.weights.layout import ALIGNMENT, StateLayout
@@ -52,9 +53,6 @@ __all__ = [
 
 _NOTE = "devices"
 """The note of a version's description that has a `DeviceOwner`."""
-
-_LOOK_S = 2.0
-"""Seconds between two looks whether readers have let go of versions."""
 
 
 class DeviceOwner(NamedTuple):
@@ -326,7 +324,7 @@ def keep_devices(
 
 async def _look_around() -> None:
     while _looks.is_set():
-        await asyncio.sleep(_LOOK_S)  # nothing tells when a reader lets go
+        await asyncio.sleep(timing.TIMING.look_s)  # nothing tells when a reader lets go
         await result_from_thread(_look)  # the driver may wait for the GPU before it frees memory
 
 

@@ -64,6 +64,7 @@ from shoal.errors import (
 )
 from shoal.shm.shared_files import sweep
 from shoal.shm.shared_files.pool import is_locked, lock_and_map
+from shoal.weights import timing
 from shoal.weights.control import ControlPage, publisher_lock
 from shoal.weights.description import Description, read, read_file
 from shoal.weights.device_memory import open_devices, owner_of
@@ -74,10 +75,6 @@ from shoal.weights.stats import VersionFile, VersionStats, WeightsStats, version
 from shoal.weights.version import FilePart, Version
 
 __all__ = ["VersionFolder"]
-
-_FOLLOWED_S = 2.0
-"""Maximum seconds until the version that a node has is taken for the newest, if the node of the
-publisher does not answer."""
 
 
 class VersionFolder:
@@ -147,7 +144,7 @@ class VersionFolder:
 
         if self.follows:
             control.want()
-            control.wait_until_followed(min(deadline.remaining, _FOLLOWED_S), both)
+            control.wait_until_followed(min(deadline.remaining, timing.TIMING.followed_s), both)
 
         def needed(announced: int) -> int:
             return max(least, announced) if self.follows and is_newest else least
@@ -191,7 +188,7 @@ class VersionFolder:
         if not self.follows:
             return control.newest
         control.want()
-        control.wait_until_followed(_FOLLOWED_S, self.check_job)
+        control.wait_until_followed(timing.TIMING.followed_s, self.check_job)
         return Version.unpacked(control.known)
 
     def _opened(self, packed: int) -> Snapshot | None:

@@ -39,6 +39,7 @@ from shoal.errors import (
 from shoal.futures import fulfil
 from shoal.queues.protocol import ONE
 from shoal.reused_threads import run_in_thread
+from shoal.weights import timing
 from shoal.weights.control import ControlPage
 from shoal.weights.sent_parts import Here, SentPart, answer_here, take_part
 from shoal.weights.store import Store
@@ -60,24 +61,6 @@ _log = logging.getLogger("shoal")
 
 _FOLLOWERS = 3
 """Maximum number of nodes that follow one node."""
-
-_PATIENCE_S = 10.0
-"""Seconds for which a source looks for a newer version before it says that there is none."""
-
-_KEPT_S = 20.0
-"""Seconds without a reader after which a node follows no more."""
-
-_ANSWER_S = 30.0
-"""Seconds beyond these within which an answer, or the next message of one, has to come."""
-
-_COMING_S = 5.0
-"""Seconds between two messages which say that a version is on its way to the source itself."""
-
-_RETURN_S = 60.0
-"""Seconds after which a node whose source failed asks it again, instead of the home."""
-
-_PAUSE_S = 1.0
-"""Seconds between two attempts to reach the source."""
 
 
 class Ask(NamedTuple):
@@ -139,14 +122,14 @@ def serve(store: Store, queues: SourceQueues) -> None:
     """
     while store.control.is_there():
         try:
-            ask = queues.take(ASKS, ONE, Deadline(_PAUSE_S))
+            ask = queues.take(ASKS, ONE, Deadline(timing.TIMING.retry_s))
         except ShoalTimeoutError:
             continue
         except ChannelClosed:
             return
         except ShoalError as error:
             _log.warning("%s: a question of another node was lost: %s", store.name, error)
-            time.sleep(_PAUSE_S)  # whatever it is, it does not fill the log
+            time.sleep(timing.TIMING.retry_s)  # whatever it is, it does not fill the log
             continue
         if isinstance(ask, SentPart):
             run_in_thread(partial(take_part, store, queues, ask))
@@ -166,7 +149,7 @@ def serve(store: Store, queues: SourceQueues) -> None:
 
 def _answer(store: Store, queues: SourceQueues, ask: Ask) -> None:
     def put(message: Any) -> None:
-        queues.put(ask.to, (ask.number, message), 0, Deadline(_ANSWER_S))
+        queues.put(ask.to, (ask.number, message), 0, Deadline(timing.TIMING.answer_s))
 
     try:
         for message in _messages(store, ask):
@@ -190,7 +173,7 @@ def _messages(store: Store, ask: Ask) -> Iterator[Any]:
     while control.packed < least <= control.announced and control.end is None:
         yield Coming(control.announced)
         with contextlib.suppress(ShoalTimeoutError, WeightsClosed):
-            store.latest(least, "a version", Deadline(_COMING_S), is_newest=False)
+            store.latest(least, "a version", Deadline(timing.TIMING.coming_s), is_newest=False)
     try:
         snapshot = store.latest(least, "a version", Deadline(ask.seconds), is_newest=False)
     except ShoalTimeoutError:
@@ -217,15 +200,15 @@ def follow(
     _stop(control)  # a process of this actor that died may have left it so
     wanted = math.inf if always else -math.inf
     while not _is_over(control):
-        if control.wait_for_readers(0 if always or control.is_following else _PAUSE_S):
+        if control.wait_for_readers(0 if always or control.is_following else timing.TIMING.retry_s):
             wanted = max(wanted, time.monotonic())
-        if time.monotonic() - wanted > _KEPT_S:
+        if time.monotonic() - wanted > timing.TIMING.kept_s:
             control.is_following = False
             continue
-        if time.monotonic() - failed > _RETURN_S:
+        if time.monotonic() - failed > timing.TIMING.return_s:
             asked = 0
         try:
-            followers[asked].step(_PATIENCE_S if control.is_following else 0)
+            followers[asked].step(timing.TIMING.patience_s if control.is_following else 0)
         except Exception as error:  # noqa: BLE001  (whatever it is, readers must not wait for this)
             _stop(control)
             # The source's actor has ended, or has not begun; with the weights this loop ends, too.
@@ -233,7 +216,7 @@ def follow(
                 _log.warning("%s: %s: %s", describe_self(), store.name, error)
             if not isinstance(error, (StaleBaseError, WeightsMemoryError)):  # of this node
                 asked, failed = (asked + 1) % len(followers), time.monotonic()
-            time.sleep(_PAUSE_S)  # nothing tells when a source can be reached again
+            time.sleep(timing.TIMING.retry_s)  # nothing tells when a source can be reached again
 
 
 def _is_over(control: ControlPage) -> bool:
@@ -268,11 +251,11 @@ class _Follower:
         held = frozenset() if self._whole else frozenset(digests_held(store))
         seen = max(control.known, control.seen)
         ask = Ask(self._key, self._number, control.packed, seen, held, seconds)
-        self._queues.put(ASKS, ask, 0, Deadline(_ANSWER_S))
-        first = self._next(seconds + _ANSWER_S)
+        self._queues.put(ASKS, ask, 0, Deadline(timing.TIMING.answer_s))
+        first = self._next(seconds + timing.TIMING.answer_s)
         while isinstance(first, Coming):
             control.announce(first.packed)
-            first = self._next(_ANSWER_S)
+            first = self._next(timing.TIMING.answer_s)
         self._whole = False
         if isinstance(first, Closed):
             store.close(first.reason)
@@ -306,7 +289,7 @@ class _Follower:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
         def work() -> None:
-            fulfil(future, partial(self._next, _ANSWER_S))
+            fulfil(future, partial(self._next, timing.TIMING.answer_s))
 
         run_in_thread(work)
         return future

@@ -32,6 +32,7 @@ from shoal.errors import ShoalTimeoutError, ShoalValueError, WeightsError
 from shoal.process import own_process
 from shoal.shm.shared_files.mapping import copy_into, map_shared
 from shoal.shm.shared_files.names import Key, key_of
+from shoal.weights import timing
 from shoal.weights.description import (
     BlockRange,
     Description,
@@ -49,9 +50,6 @@ from shoal.weights.store import Store, write_file
 from shoal.weights.version import FilePart, Version
 
 __all__ = ["publish_part"]
-
-_LOCK_S = 30.0
-"""Maximum seconds to wait for the publisher's lock, to publish what is complete or to give up."""
 
 _HEAD = 64
 """Number of bytes before the description of a version that has no block of its own."""
@@ -118,7 +116,9 @@ def _take_back(store: Store, names: list[Path], wait: LongWait) -> None:
 
 def _locked(store: Store, wait: LongWait) -> AbstractContextManager[None]:
     """Hold the publisher's lock also after the deadline of a wait."""
-    return store.publishing(LongWait(wait.describe, Deadline(_LOCK_S), operation="publish"))
+    return store.publishing(
+        LongWait(wait.describe, Deadline(timing.TIMING.part_lock_s), operation="publish")
+    )
 
 
 def _write(

@@ -41,6 +41,7 @@ from shoal.process import own_process
 from shoal.queues.protocol import ONE
 from shoal.shm.shared_files.mapping import copy_into
 from shoal.shm.shared_files.names import Key, key_of
+from shoal.weights import timing
 from shoal.weights.copying import gather
 from shoal.weights.description import Entries
 from shoal.weights.hashing import digests_of
@@ -55,36 +56,6 @@ from shoal.weights.version import Version
 __all__ = ["Here", "SentPart", "answer_here", "send_part", "take_part"]
 
 _READY, _HERE, _GONE = "ready", "here", "gone"
-
-_BEAT_S = 1.0
-"""Seconds between two messages of a publisher that waits: several come before it counts as dead, and they
-cost the home next to nothing."""
-
-_SILENT_S = 5.0
-"""Seconds without a message after which a publisher that waits is dead.
-
-Within them its part may still go into a version. Five messages in a row are late only if the publisher
-or its node stands still.
-"""
-
-_SENDING_S = 10.0
-"""Seconds without a message after which one that sends is dead: twice as long, as it may copy much
-between two."""
-
-_STILL_S = 2.0
-"""Seconds by which a look may be late before the home itself counts as having stood still: twice the pause
-between two messages, so that one that is late does not excuse a publisher."""
-
-_FORMER_S = _SENDING_S + 1.0
-"""Seconds to wait until the same part of another publisher, which may have died, is taken back: a
-little longer than the home takes to notice the death."""
-
-_LOOK_S = 0.1
-"""Seconds between two looks for that: short beside that wait, and each look lists a folder."""
-
-_ANSWER_S = 30.0
-"""Seconds beyond a deadline within which the home has to answer; also to take a message. An actor that Ray
-starts again, or a node that is busy, needs several of them."""
 
 
 class _Rectangle(NamedTuple):
@@ -219,7 +190,7 @@ def send_part(
     answer: Any = None
     try:
         with wait:
-            _put(queues, ASKS, sent, wait, min(_ANSWER_S, deadline.remaining))
+            _put(queues, ASKS, sent, wait, min(timing.TIMING.answer_s, deadline.remaining))
             answer = _answer(store, queues, layout, sent, wait)
     except ChannelClosed as error:
         store.check()
@@ -233,7 +204,7 @@ def send_part(
             while answer is None:  # the bytes that nobody has taken, which would stay
                 queues.take(sent.key, ANSWER, Deadline(0))
         with contextlib.suppress(ShoalError):
-            queues.put(sent.key, _GONE, 0, Deadline(_BEAT_S))
+            queues.put(sent.key, _GONE, 0, Deadline(timing.TIMING.beat_s))
     if isinstance(answer, Exception):
         answer.add_note(f"on node {node}, where the parts of a version come together")
         raise answer
@@ -257,17 +228,17 @@ def _answer(
     home: Key | None = None
     while True:
         try:
-            message = queues.take(sent.answers, ANSWER, Deadline(_BEAT_S))
+            message = queues.take(sent.answers, ANSWER, Deadline(timing.TIMING.beat_s))
         except ShoalTimeoutError:
             store.check()
-            if wait.deadline.expired and time.monotonic() - last > _ANSWER_S:
+            if wait.deadline.expired and time.monotonic() - last > timing.TIMING.answer_s:
                 raise ShoalTimeoutError(
                     f"{wait.describe()}: no answer within {wait.deadline.timeout:g} s"
                 ) from None
             with contextlib.suppress(ShoalTimeoutError):  # the home has not taken the ones before
-                queues.put(sent.key, _HERE, 0, Deadline(_BEAT_S))
+                queues.put(sent.key, _HERE, 0, Deadline(timing.TIMING.beat_s))
                 if home is not None:
-                    queues.put(ASKS, Here(sent.answers, home), 0, Deadline(_BEAT_S))
+                    queues.put(ASKS, Here(sent.answers, home), 0, Deadline(timing.TIMING.beat_s))
             wait.tick()
             continue
         if isinstance(message, _Taken):
@@ -277,7 +248,7 @@ def _answer(
             return message
         for parts in in_messages(enumerate(_blocks(layout))):
             digests = digests_of([part for *_, part in parts]) if sent.checksum else None
-            _put(queues, sent.key, (parts, digests), wait, _ANSWER_S)
+            _put(queues, sent.key, (parts, digests), wait, timing.TIMING.answer_s)
         last = time.monotonic()
 
 
@@ -324,17 +295,17 @@ def take_part(store: Store, queues: SourceQueues, sent: SentPart) -> None:
     store.control.make_home()  # the process that claimed it may not have said so yet
     stream = _Stream(queues, sent)
     with contextlib.suppress(ShoalError):
-        queues.put(sent.answers, _Taken(key_of(own_process())), 0, Deadline(_ANSWER_S))
+        queues.put(sent.answers, _Taken(key_of(own_process())), 0, Deadline(timing.TIMING.answer_s))
     answer = copy_context().run(_published, store, stream, sent)
     with contextlib.suppress(ShoalError):
         try:
-            queues.put(sent.answers, answer, 0, Deadline(_ANSWER_S))
+            queues.put(sent.answers, answer, 0, Deadline(timing.TIMING.answer_s))
         except Exception as error:  # noqa: BLE001  (the publisher must not wait for what cannot be sent)
             text = f"{type(answer).__name__}: {answer}; it was not sent as it is: {error}"
-            queues.put(sent.answers, WeightsError(text), 0, Deadline(_ANSWER_S))
+            queues.put(sent.answers, WeightsError(text), 0, Deadline(timing.TIMING.answer_s))
     with contextlib.suppress(ShoalError):  # it may only have been silent, and take the answer later
         while not stream.has_gone:
-            stream.has_gone = queues.take(sent.key, ONE, Deadline(_ANSWER_S)) == _GONE
+            stream.has_gone = queues.take(sent.key, ONE, Deadline(timing.TIMING.answer_s)) == _GONE
     with contextlib.suppress(ShoalError):
         while True:  # what nobody has taken
             queues.take(sent.answers, ONE, Deadline(0))
@@ -366,13 +337,13 @@ def _await_former(store: Store, part: VersionPart, stream: "_Stream", deadline: 
     The home learns late of a death on another node; a publisher in place of the dead one is earlier.
     """
     sent = part, key_of(own_process())
-    end = time.monotonic() + min(_FORMER_S, deadline.remaining)
+    end = time.monotonic() + min(timing.TIMING.former_s, deadline.remaining)
     while time.monotonic() < end:
         there = {(one.part, one.process) for one in complete_parts(store.folder)}
         there |= {(one.part, one.process) for one in writers(store.folder, part)}
         if sent not in there:
             return
-        stream.next(_LOOK_S, _SILENT_S)
+        stream.next(timing.TIMING.former_look_s, timing.TIMING.silent_s)
 
 
 class _Stream:
@@ -405,7 +376,7 @@ class _Stream:
         with contextlib.suppress(ShoalTimeoutError):
             message = self._queues.take(self._sent.key, ONE, Deadline(seconds))
         now = time.monotonic()
-        if message is not None or now - self._looked > seconds + _STILL_S:
+        if message is not None or now - self._looked > seconds + timing.TIMING.still_s:
             self._heard = now
         self._looked = now
         self.has_gone = message == _GONE
@@ -418,8 +389,9 @@ class _Stream:
     def check(self) -> None:
         """Raise if the publisher has gone."""
         # The store calls this in another thread, too, which must not take what this one copies.
-        while threading.get_ident() == self._thread and self.next(0, _SILENT_S) is not None:
-            pass
+        if threading.get_ident() == self._thread:
+            while self.next(0, timing.TIMING.silent_s) is not None:
+                pass
 
     def copy(self, target: memoryview) -> None:
         """Copy the bytes of a block.
@@ -438,9 +410,9 @@ class _Stream:
 
     def _received(self) -> list[Any]:
         if not self._is_ready:
-            self._queues.put(self._sent.answers, _READY, 0, Deadline(_ANSWER_S))
+            self._queues.put(self._sent.answers, _READY, 0, Deadline(timing.TIMING.answer_s))
             self._is_ready = True
-        while (message := self.next(_SENDING_S, _SENDING_S)) == _HERE:
+        while (message := self.next(timing.TIMING.sending_s, timing.TIMING.sending_s)) == _HERE:
             pass
         parts = [part for *_, part in message[0]]
         if self._sent.checksum and digests_of(parts) != message[1]:

@@ -22,6 +22,7 @@ from shoal.loop import submit
 from shoal.process import Origin
 from shoal.shm.shared_files.mapping import copy_into
 from shoal.shm.shared_files.pool import NoRoomError, PayloadFile, Pool
+from shoal.weights import timing
 from shoal.weights.control import ControlPage
 from shoal.weights.device_memory import copy_to_devices, keep_devices, release_devices
 from shoal.weights.folder import VersionFolder
@@ -48,9 +49,6 @@ _MOST_TIMES = 2
 
 _LEAST = 2**22
 """Bytes of such files that do not matter."""
-
-_LOOK_S = 2.0
-"""Seconds between two looks of a process that has files for publishing whether the weights ended."""
 
 
 class Store(VersionFolder):
@@ -366,7 +364,7 @@ async def _forget_at_the_end(found: "weakref.ref[Store]") -> None:
     """Let a process that publishes no more give up its files once the weights have ended."""
     while (store := found()) is not None and not store.forget_if_ended():
         del store
-        await asyncio.sleep(_LOOK_S)  # nothing tells when the page is removed
+        await asyncio.sleep(timing.TIMING.look_s)  # nothing tells when the page is removed
 
 
 def write_file(

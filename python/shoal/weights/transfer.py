@@ -16,6 +16,7 @@ from shoal.deadline import Deadline, LongWait
 from shoal.errors import WeightsCorruptError, WeightsError
 from shoal.queues.protocol import ONE
 from shoal.shm.shared_files.mapping import copy_into
+from shoal.weights import timing
 from shoal.weights.description import Entries
 from shoal.weights.hashing import digests_of
 from shoal.weights.layout import Piece, Placement
@@ -44,9 +45,6 @@ ANSWER = ONE._replace(again=False)
 
 _MESSAGE = 8 * 2**20
 """Maximum number of bytes of a message."""
-
-_LOCK_S = 60.0
-"""Maximum seconds to wait for another process that publishes in the receiver's folder."""
 
 
 class SourceQueues(Protocol):
@@ -158,7 +156,7 @@ def receive(store: Store, messages: Iterator[Any]) -> Version:
     head: Head = next(messages)
     wait = LongWait(
         lambda: f"{describe_self()}: receiving version {head.version} of {store.name}",
-        Deadline(_LOCK_S),
+        Deadline(timing.TIMING.transfer_lock_s),
     )
     store.begin()
     with store.publishing(wait):

@@ -32,6 +32,7 @@ from shoal.manager import NodeManager
 from shoal.process import Origin
 from shoal.queues.wait import JOB_HAS_ENDED
 from shoal.reused_threads import run_in_thread
+from shoal.weights import timing
 from shoal.weights.actor import PREFIX, WeightsSettings, WeightsWorker, home_of
 from shoal.weights.arguments import (
     check_device_memory,
@@ -60,17 +61,11 @@ __all__ = ["Weights"]
 Future = concurrent.futures.Future[Any]
 
 
-_CLOSE_S = 5.0
-"""Maximum seconds to tell the other nodes why the weights were closed."""
-
 _MESSAGES = 4
 """Maximum number of messages of a version that wait for a node."""
 
 _TRANSFER_BYTES = 2**27
 """Maximum number of bytes of the messages that wait for one node."""
-
-_TRANSFER_S = 60.0
-"""Default of the seconds for which `diff` waits for the newest version to come to this node."""
 
 
 class Weights:
@@ -479,7 +474,7 @@ class Weights:
         if store.follows:
             home = self.node_rank
             wanted = "a first version" if home is None else f"a version from node {home}"
-        deadline = Deadline(timeout, default=_TRANSFER_S if store.follows else 0)
+        deadline = Deadline(timeout, default=timing.TIMING.diff_s if store.follows else 0)
         return store.latest(1, wanted, deadline).diff(target)
 
     def stats(self) -> WeightsStats:
@@ -508,7 +503,7 @@ class Weights:
                 with contextlib.suppress(ChannelError):  # this actor has ended already
                     told.append(queues.handle.close_weights.remote(reason))
             if told:
-                ray.wait(told, num_returns=len(told), timeout=_CLOSE_S)
+                ray.wait(told, num_returns=len(told), timeout=timing.TIMING.close_s)
         with contextlib.suppress(ChannelError):  # its actor has ended already
             self._routes.end(now=True)
 

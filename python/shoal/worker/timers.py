@@ -20,10 +20,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Timers:
-    """Seconds by tag."""
+    """Seconds by tag.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Returns the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds: dict[str, float] = {}
+        self.clock = clock
 
     def measure(self, tag: str | None, *, depth: int = 1, cat: str | None = None) -> "_Block":
         """Time a `with` block.
@@ -71,7 +76,7 @@ class _Block(AbstractContextManager[None]):
     def __enter__(self) -> None:
         if self._span is not None:
             self._span.__enter__()
-        self._start = time.perf_counter()
+        self._start = self._timers.clock()
 
     def __exit__(
         self,
@@ -79,7 +84,7 @@ class _Block(AbstractContextManager[None]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._timers.add(self._tag, time.perf_counter() - self._start)
+        self._timers.add(self._tag, self._timers.clock() - self._start)
         if self._span is not None:
             self._span.__exit__(kind, error, traceback)
 
