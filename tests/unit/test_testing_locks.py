@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import os
 import re
-import threading
 
 import pytest
 
@@ -59,25 +58,6 @@ class Locks(Worker):
         with self.device_lock, self.device_lock:
             pass
         return self.device_lock._takes
-
-    def take_beside(self):
-        """Two threads hold the lock at once, and the first release does not free it."""
-        here, there = threading.Event(), threading.Event()
-
-        def other():
-            with self.device_lock:
-                here.set()
-                there.wait(30)
-
-        thread = threading.Thread(target=other)
-        with self.device_lock:
-            thread.start()
-            here.wait(30)
-        self.other = there, thread
-
-    def end_beside(self):
-        self.other[0].set()
-        self.other[1].join(30)
 
     def use_in_a_child(self):
         with self.device_lock:
@@ -205,9 +185,6 @@ def test_a_long_wait_is_logged_with_the_holder(cluster, cls, timing, caplog):
 def test_takes_of_one_worker_are_counted(cluster):
     group = launch(cluster)
     assert group.take_twice().wait() == [[], []]
-    on(group, 0).take_beside().wait()
-    assert not is_free(group, 1)
-    on(group, 0).end_beside().wait()
     assert is_free(group, 1)
 
 

@@ -128,14 +128,6 @@ def test_a_cluster_without_a_tracer_is_not_traced_also_after_one_with(path):
     assert spans(path) == []
 
 
-def test_the_second_job_has_a_file_of_its_own(path):
-    for number in range(2):
-        with local_cluster(cluster_cfg=config(path)), Tracer.trace_span(f"job {number}"):
-            pass
-    assert [s[4] for s in spans(path)] == ["job 1"] * 2
-    assert [s[4] for s in spans(path.with_name("trace.1.jsonl"))] == ["job 0"] * 2
-
-
 def test_the_section_of_the_configuration(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load(config("a.jsonl")).tracer.path() == str(tmp_path / "a.jsonl")

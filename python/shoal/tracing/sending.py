@@ -117,11 +117,13 @@ def _files(folder: Path) -> Iterator[tuple[ProcessId, Path]]:
 
 def _send(path: Path, spool: Spool, server: Server, offset: int) -> bool:
     """Send the lines of a ring that were not sent yet; return whether the trace is open."""
-    start, lines = spool.sent, spool.read()
+    dropped, start, lines = spool.dropped, spool.sent, spool.read()
     shift_us = (offset - spool.offset) // 1000
-    if lines and not server.collect(str(path), start, lines, shift_us, spool.dropped):
-        return False
-    spool.set_sent(start + len(lines))
+    if lines or dropped != spool.dropped_told:
+        if not server.collect(str(path), start, lines, shift_us, dropped):
+            return False
+        spool.dropped_told = dropped
+        spool.set_sent(start + len(lines))
     return True
 
 

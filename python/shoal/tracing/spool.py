@@ -32,12 +32,16 @@ class Spool:
     Args:
         path: The file.
         memory: The mapping of the file.
+
+    Attributes:
+        dropped_told: The number of dropped events that this reader has told the manager.
     """
 
     def __init__(self, path: Path, memory: mmap.mmap) -> None:
         self._path = path
         self._memory = memory
         self._capacity = self._get(_CAPACITY_AT)
+        self.dropped_told = 0
 
     @classmethod
     def create(cls, path: Path, capacity: int = CAPACITY) -> Self:

@@ -30,6 +30,7 @@ __all__ = ["InProcess", "Tracer", "begin", "finish"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_NO_SPAN = contextlib.nullcontext()
 _TS = re.compile(rb'"ts": (\d+)')
 _log = logging.getLogger("shoal")
 
@@ -229,18 +230,22 @@ class Tracer(Manager):
                 _is_marking = False
 
     @classmethod
-    @contextlib.contextmanager
     def trace_span(
         cls, name: str, cat: str = "default", args: dict[str, Any] | None = None
-    ) -> Iterator[None]:
+    ) -> "contextlib.AbstractContextManager[None]":
         """Mark a `with` block, also if it raises; see `trace_begin` for the arguments."""
         sink = cls._get()
-        cls.trace_begin(name, cat, args)
+        return _NO_SPAN if sink is None else cls._span(sink, name, cat, args)
+
+    @classmethod
+    @contextlib.contextmanager
+    def _span(cls, sink: Any, name: str, cat: str, args: dict[str, Any] | None) -> Iterator[None]:
+        cls._mark(sink, "B", name, cat, args)
         try:
             yield
         finally:
-            if sink is not None and cls._get() is sink:  # else its begin is not in the trace
-                cls.trace_end(name, cat)
+            if cls._get() is sink:  # else the trace has ended, or another one began
+                cls._mark(sink, "E", name, cat, None)
 
     @classmethod
     def trace_func(cls, func_or_cat: Any = None, cat: str = "default") -> Any:
