@@ -110,21 +110,6 @@ def test_the_steps_of_three_workers():
     run(scenario())
 
 
-def test_a_request_names_the_holders_and_earlier_requests():
-    async def scenario():
-        locks = DeviceLockManager(3)
-        await locks.acquire_devices(A, [0])
-        b = begin(locks, B, [0, 1], number=1)
-        await settle()
-        c = begin(locks, C, [0, 1, 2], number=1)
-        await settle()
-        assert (await locks.explain_wait(C, 1))[1] == ["a:0", "b:0"]
-        for waiting in (b, c):
-            waiting.cancel()
-
-    run(scenario())
-
-
 def test_a_request_holds_nothing_while_it_waits():
     async def scenario():
         locks = DeviceLockManager(3)
@@ -169,24 +154,6 @@ def test_requests_are_granted_in_the_order_of_arrival():
         assert mine == sorted(mine)
 
 
-def test_no_number_of_waiting_requests_keeps_a_release_out():
-    async def scenario():
-        locks = DeviceLockManager(1)
-        await locks.acquire_devices(A, [0])
-        names = [WorkerAddress.from_name(f"w:{number}") for number in range(1500)]
-
-        async def take(who):
-            await locks.acquire_devices(who, [0])
-            await locks.release_devices(who, [0])
-
-        tasks = [asyncio.ensure_future(take(who)) for who in names]
-        await settle()
-        await locks.release_devices(A, [0])
-        await asyncio.gather(*tasks)
-
-    run(scenario())
-
-
 def test_takes_with_numbers_are_counted():
     async def scenario():
         locks = DeviceLockManager(1)
@@ -222,8 +189,11 @@ def test_a_late_take_names_the_holder_and_earlier_requests():
         await locks.acquire_devices(A, [0, 1], caller=Caller(own_process(), 4))
         b = begin(locks, B, [1, 2])
         await settle()
+        c = begin(locks, C, [0, 1, 2], timeout=0.05, number=3)
+        await settle()
+        assert (await locks.explain_wait(C, 3))[1] == ["a:0", "b:0"]
         with pytest.raises(ShoalTimeoutError) as late:
-            await locks.acquire_devices(C, [0, 1, 2], timeout=0.05)
+            await c
         held = rf"held by a:0 \(process {own_process().pid} on node 4\) for \d+ s"
         text = (
             r"c:0: acquiring the lock of devices 0, 1 and 2: not granted within 0\.05 s: "
@@ -384,7 +354,6 @@ class Far:
         self.failures = []
         self.start_host = Remote(self._start_host)
         self.watch = Remote(self._watch)
-        self.is_running = Remote(self._is_running)
 
     async def _start_host(self, name, cls, **options):
         self.started.append((name, cls, options["node_rank"]))
@@ -396,26 +365,21 @@ class Far:
             raise self.failures.pop()
         await self.ended.wait()
 
-    async def _is_running(self, process):
-        assert process == FAR.process
-        if self.failures:
-            raise self.failures.pop()
-        return not self.ended.is_set()
+    def watches(self):
+        """Return the watch of processes of the job."""
+        return ProcessWatches("job", lambda *_: self)
 
 
 @pytest.fixture
-def far(monkeypatch, timing):
-    """The job's second node, as the watch of processes finds it."""
-    made = Far()
-    monkeypatch.setattr(process_watch, "find_actor", lambda *_: made)
+def far(timing):
     timing("manager", watch_again_s=0.01, retry_s=0.01)
-    return made
+    return Far()
 
 
 def test_an_owner_on_another_node_is_watched_there(far):
     async def scenario():
         far.failures.append(process_watch.ActorUnavailableError("restarting", b"1" * 16))
-        locks = DeviceLockManager(1, ProcessWatches("job"))
+        locks = DeviceLockManager(1, far.watches())
         await locks.acquire_devices(A, [0], caller=FAR)
         b = begin(locks, B, [0])
         await asyncio.sleep(0.1)
@@ -430,29 +394,14 @@ def test_an_owner_on_another_node_is_watched_there(far):
 def test_the_end_of_a_node_ends_its_owners(far):
     async def scenario():
         far.failures.append(process_watch.LOST[0]())
-        locks = DeviceLockManager(1, ProcessWatches("job"))
+        locks = DeviceLockManager(1, far.watches())
         await locks.acquire_devices(A, [0], caller=FAR)
         await locks.acquire_devices(B, [0], timeout=30)
 
     run(scenario())
 
 
-def test_an_owner_that_cannot_be_watched_is_logged_and_tried_again(far, caplog):
-    async def scenario():
-        locks = DeviceLockManager(1)
-        await locks.acquire_devices(A, [0], caller=FAR)
-        await asyncio.sleep(0.1)
-        assert not await is_free(locks, 0)
-        far.ended.set()
-        locks._process_watches = ProcessWatches("job")
-        await locks.acquire_devices(B, [0], timeout=30)
-
-    run(scenario())
-    assert caplog.text.count("cannot be noticed") == 1
-    assert "a:0 (process 12 on node 1): its death cannot be noticed" in caplog.text
-
-
-def test_an_owner_is_watched_although_its_watch_ended_or_fails(far, monkeypatch, caplog):
+def test_an_owner_is_watched_although_its_watch_ended_or_fails(far, caplog):
     async def scenario():
         far.ended.set()
         far.failures.append(ValueError("not expected"))
@@ -469,12 +418,10 @@ def test_an_owner_is_watched_although_its_watch_ended_or_fails(far, monkeypatch,
             return None if name == "shoal-watch-1" else far
 
         far.start_host = Remote(start)
-        monkeypatch.setattr(process_watch, "find_actor", find)
-        locks = DeviceLockManager(1, ProcessWatches("job"))
+        locks = DeviceLockManager(1, ProcessWatches("job", find))
         await locks.acquire_devices(A, [0], caller=FAR)
         await locks.acquire_devices(B, [0], timeout=30)
         assert not far.failures
-        assert not locks._watched
 
     run(scenario())
     assert "cannot be noticed" in caplog.text
@@ -513,12 +460,11 @@ def test_the_ports_of_a_dead_process_are_free_for_the_worker_that_replaces_it(ot
 
 def test_a_port_of_another_node_is_free_a_moment_after_the_question(far):
     async def scenario():
-        ports = PortLockManager(ProcessWatches("job"))
+        ports = PortLockManager(far.watches())
         assert ports.acquire(1, "g:0", 5000, caller=FAR)
-        for _ in range(2):  # its process runs
-            assert not ports.acquire(1, "g:1", 5000)
-            while ports._port_tasks:  # noqa: ASYNC110  (there is no event for its end)
-                await asyncio.sleep(0.01)
+        assert not ports.acquire(1, "g:1", 5000)  # its process runs
+        await asyncio.sleep(0.1)
+        assert not ports.acquire(1, "g:1", 5000)
         far.ended.set()
         assert not ports.acquire(1, "g:1", 5000)
         while not ports.acquire(1, "g:1", 5000):  # noqa: ASYNC110  (there is no event for it)

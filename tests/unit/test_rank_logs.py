@@ -1,31 +1,22 @@
 """Log files of ranks: which lines get into which file, from files that grow and are replaced."""
 
-import atexit
+import json
 import logging
 import os
 import pickle
+import subprocess
+import sys
 import time
-from types import SimpleNamespace
 
 import pytest
-from ray.exceptions import RayError
 
-from shoal.bootstrap.output import Position, Writer, list_name
-from shoal.cluster import (
-    Cluster,
-    DistributedRayLogCollector,
-    logs as logs_module,
-)
+from shoal.bootstrap.output import Position, list_name
+from shoal.cluster import DistributedRayLogCollector
 from shoal.cluster.log_files import read_new
+from shoal.cluster.log_node import OtherNode
 from shoal.cluster.logs import check_log_folder
 from shoal.cluster.rank_log import RankLog, log_path
-from shoal.errors import (
-    ClusterError,
-    PeerLostError,
-    ShoalTimeoutError,
-    ShoalValueError,
-    TransportError,
-)
+from shoal.errors import ClusterError, ShoalTimeoutError, ShoalValueError
 
 LOG = logging.getLogger("test")
 
@@ -152,22 +143,30 @@ def test_a_started_collector_is_pickled_without_its_thread(tmp_path):
     copy.stop()
 
 
-def test_the_end_of_the_process_ends_the_job_before_its_logs(tmp_path, monkeypatch):
-    functions = []
-    monkeypatch.setattr(atexit, "register", functions.append)
-    monkeypatch.setattr(atexit, "unregister", lambda f: f in functions and functions.remove(f))
+EXITS = """
+import atexit, sys
+from types import SimpleNamespace
+from shoal.cluster import Cluster
 
-    def shutdown():
-        cluster._distributed_log_collector.stop()
+def shut_down():
+    with open(sys.argv[1], "a") as file:
+        file.write("last words of a worker")
+    cluster._distributed_log_collector.stop()
 
-    job = SimpleNamespace(namespace="shoal", log="token", nodes=[])
-    cluster = SimpleNamespace(_owner=True, _job=job, _shut_down=shutdown)
-    atexit.register(shutdown)
-    Cluster._begin_logs(cluster, str(tmp_path))
-    collector = cluster._distributed_log_collector
-    assert functions == [collector.stop, shutdown]  # they run in reverse order
-    shutdown()
-    assert functions == [shutdown]
+job = SimpleNamespace(namespace="shoal", log="token", nodes=[])
+cluster = SimpleNamespace(_owner=True, _job=job, _shut_down=shut_down)
+atexit.register(shut_down)
+Cluster._begin_logs(cluster, sys.argv[2])
+cluster._distributed_log_collector._log_file_map[sys.argv[1]] = ("g:0", "0")
+"""
+
+
+@pytest.mark.nightly
+def test_the_end_of_the_process_ends_the_job_before_its_logs(tmp_path):
+    (tmp_path / "w.out").touch()
+    arguments = [str(tmp_path / "w.out"), str(tmp_path / "logs")]
+    subprocess.run([sys.executable, "-c", EXITS, *arguments], check=True, timeout=60)
+    assert (tmp_path / "logs/g/rank_0.log").read_text() == "last words of a worker"
 
 
 def test_an_interval_of_zero_is_refused(tmp_path):
@@ -175,23 +174,22 @@ def test_an_interval_of_zero_is_refused(tmp_path):
         DistributedRayLogCollector(LOG, str(tmp_path), poll_interval_s=0)
 
 
-def test_workers_on_the_list_of_the_node_are_copied_from_where_they_began(
-    made, folder, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(logs_module, "_own_node_id", lambda: "node")
-    collector = made(token="job", nodes={"node": "node 0"}, poll_interval_s=0.1)
+def announce(names, rank, *streams):
+    """Add a worker to a list."""
+    append(names, json.dumps([f"g:{rank}", str(rank), streams]) + "\n")
+
+
+def test_workers_on_the_list_of_the_node_are_copied_from_where_they_began(made, folder, tmp_path):
+    collector = made(token="job", nodes={"": "node 0"}, poll_interval_s=0.1)
     out, err = folder / "w.out", folder / "w.err"
     append(out, "of another task\n")
     begin = out.stat()
     append(out, "printed in the constructor\n")
     append(err, ":actor_name:g(rank=0)\nwarned\n:actor_name:g(rank=0)\n")
-    streams = {
-        "out": Position(str(out), begin.st_size, begin.st_ino),
-        "err": Position(str(err)),
-    }
-    names = folder / list_name("job", "node")
-    line = Writer("g:0", "0", streams).to_line() + "\n"
-    append(names, line[:20])
+    names = folder / list_name("job", "")
+    announce(names, 0, Position(str(out), begin.st_size, begin.st_ino), Position(str(err)))
+    line = names.read_text()
+    names.write_text(line[:20])
     collector.start()
     target = tmp_path / "logs/g/rank_0.log"
     append(names, line[20:])
@@ -202,212 +200,102 @@ def test_workers_on_the_list_of_the_node_are_copied_from_where_they_began(
     assert not names.exists()
 
 
-@pytest.fixture
-def answers(folder, monkeypatch):
-    """What becomes of the next questions to actors of other nodes, whose calls are made here.
-
-    Each question takes an entry: the error that it raises, a function that is called with its
-    deadline, or None. Without an entry it is answered.
-    """
-    entries = []
-
-    class Reader:
-        @property
-        def read(self):
-            return self
-
-        def remote(self, wanted):
-            return read_new(wanted, folder)
-
-    def get(reply, deadline, *_):
-        entry = entries.pop(0) if entries else None
-        if isinstance(entry, Exception):
-            raise entry
-        if entry is not None:
-            entry(deadline)
-        return reply
-
-    monkeypatch.setattr(logs_module, "get", get)
-    monkeypatch.setattr(logs_module, "_start_reader", lambda _: Reader())
-    monkeypatch.setattr(logs_module.ray, "is_initialized", lambda: True)
-    return entries
-
-
-def announce(folder, node, rank):
-    """Add a worker to the list of a node; return the file of its output."""
-    path = folder / f"w{rank}.out"
-    path.touch()
-    line = Writer(f"g:{rank}", str(rank), {"out": Position(str(path))}).to_line()
-    append(folder / list_name("job", node), f"{line}\n")
-    return path
-
-
-def test_a_node_whose_first_answer_is_slow_is_asked_again_at_once(made, folder, tmp_path, answers):
-    collector = made(token="job", nodes={"far": "node 1"})
-    append(announce(folder, "far", 1), "one\n")
-    answers[:] = [ShoalTimeoutError("no answer within 10 s")]
-    collector._pass(None, from_start=False)
-    collector._pass(None, from_start=False)
-    assert (tmp_path / "logs/g/rank_1.log").read_text() == "one\n"
-
-
-def test_the_last_pass_asks_a_node_that_did_not_answer_once_more(made, folder, tmp_path, answers):
-    collector = made(token="job", nodes={"far": "node 1"})
-    output = announce(folder, "far", 1)
-    append(output, "one\n")
-    collector._pass(None, from_start=False)
-    append(output, "last words")
-    answers[:] = [ShoalTimeoutError("no answer within 10 s")]
-    collector._pass(None, from_start=False)
-    collector._pass(None, from_start=False)
-    target = tmp_path / "logs/g/rank_1.log"
-    assert target.read_text() == "one\n"  # it is left alone for a while
-    collector._pass(10.0, from_start=True)
-    assert target.read_text() == "one\nlast words"
-
-
-def test_each_node_has_its_own_time_in_the_last_pass(made, folder, answers):
-    collector = made(token="job", nodes={"slow": "node 1", "far": "node 2"})
-    announce(folder, "slow", 1)
-    announce(folder, "far", 2)
-    deadlines = []
-    answers[:] = [deadlines.append] * 4
-    collector._pass(10.0, from_start=True)
-    slow, far, slow_again, far_again = deadlines
-    assert slow is slow_again
-    assert far is far_again
-    assert slow is not far
-    assert [deadline.timeout for deadline in deadlines] == [10.0] * 4
-
-
-def test_a_pass_asks_no_more_nodes_when_the_last_one_waits_for_it(made, folder, answers):
-    collector = made(token="job", nodes={"slow": "node 1", "far": "node 2"})
-    announce(folder, "slow", 1)
-    asked = []
-
-    def stop(_):
-        asked.append(1)
-        collector._stop_event.set()
-
-    answers[:] = [stop] * 4
-    collector._pass(None, from_start=False)
-    assert asked == [1]
-    collector._pass(10.0, from_start=True)
-    assert len(asked) == 4
-
-
-def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(
-    made, folder, tmp_path, timing, caplog, answers
-):
-    timing("cluster", logs_again_s=0)
-    collector = made(token="job", nodes={"far": "node 1 (lab, 10.0.0.2)"})
-    append(folder / "w.out", "one\n")
-    line = Writer("g:1", "1", {"out": Position(str(folder / "w.out"))}).to_line()
-    append(folder / list_name("job", "far"), f"{line}\n")
-    collector._pass(None, from_start=False)
-    target = tmp_path / "logs/g/rank_1.log"
-    assert target.read_text() == "one\n"
-    append(folder / "w.out", "two\n")
-    answers[:] = [PeerLostError("no answer")] * 4
-    collector._pass(None, from_start=False)
-    collector._pass(None, from_start=False)
-    assert target.read_text() == "one\n"
-    assert caplog.text.count("the logs of node 1 (lab, 10.0.0.2) cannot be read") == 1
-    collector._pass(None, from_start=False)
-    assert target.read_text() == "one\ntwo\n"
-
-
-def test_a_pass_that_fails_is_logged_once_and_the_next_one_goes_on(made, folder, caplog):
-    collector = made(token="job", nodes={"": "node 0"})
-    (folder / list_name("job", "")).touch()
-    collector._read_lists = lambda _: 1 / 0
-    collector._pass(None, from_start=False)
-    collector._pass(None, from_start=False)
-    assert caplog.text.count("collecting logs into") == 1
-    assert "ZeroDivisionError" in caplog.text
-    del collector._read_lists
-    collector._pass(None, from_start=False)
-    assert not collector._has_failed
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        b"not a line of ours",
-        b"\xff",
-        b"[]",
-        b"{}",
-        b'{"name": "g:1", "rank": "1", "streams": {"out": 1}}',
-    ],
-)
+@pytest.mark.parametrize("damaged", [b"\xff", b'["g:1", "1", [1]]'])
 def test_a_damaged_line_of_the_list_costs_one_log_only(made, folder, tmp_path, caplog, damaged):
     collector = made(token="job", nodes={"": "node 0"})
     names = folder / list_name("job", "")
-    for rank, name in enumerate(("before", "after")):
-        append(folder / f"{name}.out", f"{name}\n")
-        line = Writer(f"g:{rank}", str(rank), {"out": Position(str(folder / f"{name}.out"))})
+    for rank in range(2):
+        append(folder / f"{rank}.out", f"of {rank}\n")
+        announce(names, rank, Position(f"{rank}.out"))
         with names.open("ab") as file:
-            file.write(line.to_line().encode() + b"\n" + (b"" if rank else damaged + b"\n"))
-    collector._pass(None, from_start=False)
-    for rank, name in enumerate(("before", "after")):
-        assert (tmp_path / f"logs/g/rank_{rank}.log").read_text() == f"{name}\n"
-    assert caplog.text.count("the log of a worker is not collected") == 1
+            file.write(damaged + b"\n")
+    collector._pass(None)
+    for rank in range(2):
+        assert (tmp_path / f"logs/g/rank_{rank}.log").read_text() == f"of {rank}\n"
+    assert caplog.text.count("the log of a worker is not collected") == 2
     assert names.name in caplog.text
-    assert not collector._has_failed
 
 
-@pytest.mark.parametrize("error", [TransportError("forked"), RayError("no such node")])
-def test_a_node_that_cannot_be_read_does_not_stop_the_others(
-    made, folder, tmp_path, monkeypatch, caplog, error
-):
-    def start(_):
-        raise error
-
-    monkeypatch.setattr(logs_module, "_start_reader", start)
-    monkeypatch.setattr(logs_module.ray, "is_initialized", lambda: True)
-    collector = made(token="job", nodes={"far": "node 1 (lab)", "": "node 0"})
+def test_a_pass_that_fails_is_logged_once_and_the_next_one_goes_on(made, folder, tmp_path, caplog):
+    collector = made(token="job", nodes={"": "node 0"})
     append(folder / "w.out", "one\n")
-    line = Writer("g:1", "1", {"out": Position(str(folder / "w.out"))}).to_line()
-    append(folder / list_name("job", ""), f"{line}\n")
-    collector._pass(None, from_start=False)
+    announce(folder / list_name("job", ""), 1, Position("w.out"))
+    find = collector._get_ray_logs_dir
+    collector._get_ray_logs_dir = lambda: 1 / 0
+    collector._pass(None)
+    collector._pass(None)
+    assert caplog.text.count("collecting logs into") == 1
+    assert "ZeroDivisionError" in caplog.text
+    collector._get_ray_logs_dir = find
+    collector._pass(None)
     assert (tmp_path / "logs/g/rank_1.log").read_text() == "one\n"
-    assert (
-        f"the logs of node 1 (lab) cannot be read at present, and miss what follows: {error}"
-        in (caplog.text)
-    )
+
+
+class Far(OtherNode):
+    """A node whose actor's answers are made here; it raises `errors` first."""
+
+    def __init__(self, folder, log):
+        names = list_name("job", "far")
+        super().__init__(names, lambda *_: log, LOG, "far", "node 1 (lab, 10.0.0.2)")
+        self.here = folder
+        self.errors = []
+
+    def ask(self, wanted, _deadline):
+        if self.errors:
+            raise self.errors.pop()
+        return read_new(wanted, self.here)
+
+
+def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(folder, log, timing, caplog):
+    node = Far(folder, log)
+    announce(folder / list_name("job", "far"), 1, Position("w.out"))
+    append(folder / "w.out", "one\n")
+    node.copy(None)
+    append(folder / "w.out", "two\n")
+    node.errors = [ShoalTimeoutError("no answer within 10 s")]
+    node.copy(None)
+    node.copy(None)
+    assert log.path.read_text() == "one\n"  # it is left alone for a while
+    node.copy(10.0)  # but not at the end
+    assert log.path.read_text() == "one\ntwo\n"
+    timing("cluster", logs_again_s=0)
+    append(folder / "w.out", "three\n")
+    node.errors = [ShoalTimeoutError("no answer within 10 s")] * 2
+    for _ in range(3):
+        node.copy(None)
+    assert log.path.read_text() == "one\ntwo\nthree\n"
+    # One for each time that it was lost.
+    assert caplog.text.count("the logs of node 1 (lab, 10.0.0.2) cannot be read at present") == 2
 
 
 def test_a_file_that_was_rotated_is_read_to_its_end(folder):
     path = folder / "w.out"
     append(path, "one\n")
-    ((_, data, position),), _ = read_new([Position("w.out")], folder)
+    ((_, data, position),) = read_new([Position("w.out")], folder)
     append(path, "two\n")
     for number, text in ((2, "three\n"), (1, "four\n")):
         path.rename(folder / f"w.out.{number}")
         time.sleep(0.02)  # the order is that of the times of the files
         append(path, text)
     append(folder / "w.out.old", "not Ray's\n")
-    found, more = read_new([position], folder)
+    found = read_new([position], folder)
     assert data + b"".join(text for _, text, _ in found) == b"one\ntwo\nthree\nfour\n"
-    assert not more
-    assert read_new([found[-1][2]], folder) == ([], False)
+    assert read_new([found[-1][2]], folder) == []
 
 
 def test_a_large_file_is_read_in_pieces_and_an_emptied_one_from_its_start(folder):
     path = folder / "w.out"
     path.write_bytes(b"x" * (3 << 20))
-    position, size, more = Position("w.out"), 0, True
-    while more:
-        found, more = read_new([position], folder)
+    position, size = Position("w.out"), 0
+    while found := read_new([position], folder):
         size += sum(len(data) for _, data, _ in found)
-        if found:
-            position = found[-1][2]
+        position = found[-1][2]
     assert size == 3 << 20
     os.truncate(path, 0)
     append(path, "again\n")
-    ((_, data, _),), _ = read_new([position], folder)
+    ((_, data, _),) = read_new([position], folder)
     assert data == b"again\n"
-    assert read_new([Position("missing")], folder) == ([], False)
+    assert read_new([Position("missing")], folder) == []
 
 
 def test_half_a_line_is_written_at_once_and_continued(log):

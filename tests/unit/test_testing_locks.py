@@ -1,12 +1,11 @@
 """`Worker.device_lock` and ports of workers, on a cluster within this process."""
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
 import re
-import threading
-import time
 
 import pytest
 
@@ -19,6 +18,7 @@ from shoal import (
 )
 from shoal.errors import LockError, ShoalTimeoutError, ShoalValueError
 from shoal.manager import DeviceLockManager, PortLockManager, WorkerManager
+from shoal.ports import hold_port
 from shoal.process import ProcessId, own_process
 from shoal.state import hide_process, show_process
 from shoal.testing import StalledError, local_cluster
@@ -59,25 +59,6 @@ class Locks(Worker):
             pass
         return self.device_lock._takes
 
-    def take_beside(self):
-        """Two threads hold the lock at once, and the first release does not free it."""
-        here, there = threading.Event(), threading.Event()
-
-        def other():
-            with self.device_lock:
-                here.set()
-                there.wait(30)
-
-        thread = threading.Thread(target=other)
-        with self.device_lock:
-            thread.start()
-            here.wait(30)
-        self.other = there, thread
-
-    def end_beside(self):
-        self.other[0].set()
-        self.other[1].join(30)
-
     def use_in_a_child(self):
         with self.device_lock:
             calls = (self.device_lock.acquire, self.device_lock.release)
@@ -86,14 +67,11 @@ class Locks(Worker):
     def ports(self, count):
         return [self.acquire_free_port() for _ in range(count)]
 
+    def no_port(self):
+        return NoPort(self).acquire_free()
+
     def limited_port(self, limit):
         return self.acquire_free_port(limit)
-
-    def reserve(self, port):
-        return PortLock(self).acquire(port)
-
-    def give_port(self, port):
-        PortLock(self).release(port)
 
     def is_alive(self, name):
         return self.check_worker_alive(name)
@@ -124,12 +102,14 @@ class AsyncLocks(Worker):
             return len(self.device_lock._takes)
 
     async def cancel_when_granted(self):
-        """The grant is cancelled after it has been counted, and before the coroutine continues."""
+        """Cancel a take after the manager has granted it, and before the coroutine continues."""
         task = asyncio.ensure_future(self.device_lock.async_acquire())
         await asyncio.sleep(0)
-        end = time.monotonic() + 30
-        while not self.device_lock._takes and time.monotonic() < end:
-            time.sleep(0.001)  # noqa: ASYNC251  (the loop must not run: it would deliver the grant)
+        manager, other = DeviceLockManager.get_proxy(), WorkerAddress.from_name("other:0")
+        with contextlib.suppress(ShoalTimeoutError):
+            while True:  # this loop must not run: it would deliver the grant
+                manager.acquire_devices(other, [0], timeout=0)
+                manager.release_devices(other, [0])
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -149,6 +129,11 @@ class AsyncLocks(Worker):
 def cluster():
     with local_cluster(accelerators=2) as made:
         yield made
+
+
+class NoPort(PortLock):
+    def acquire(self, _port):
+        return False
 
 
 def launch(cluster, cls=Locks, name="locks", strategy=TWO):
@@ -180,29 +165,6 @@ def test_one_worker_at_a_time_has_the_devices(cluster, cls):
         assert entered[1] == left[1]
 
 
-def test_workers_on_different_devices_do_not_wait(cluster):
-    group = launch(cluster, strategy=FlexiblePlacementStrategy([[0], [1]]))
-    group.take(timeout=0).wait()
-
-
-def _waiting(manager):
-    return sum(map(len, manager._manager._table._waiting.values()))
-
-
-def test_a_deadline_names_the_holder_and_leaves_the_queue(cluster):
-    group = launch(cluster)
-    on(group, 0).take().wait()
-    with pytest.raises(ShoalTimeoutError) as late:
-        on(group, 1).take(timeout=0.05).wait()
-    text = (
-        r"locks:1: acquiring the lock of device 0: not granted within 0\.05 s: device 0 is held by "
-        r"locks:0 for \d+ s"
-    )
-    assert re.fullmatch(text, str(late.value))
-    on(group, 0).give().wait()
-    assert is_free(group, 0)
-
-
 @pytest.mark.parametrize("cls", [Locks, AsyncLocks])
 def test_a_long_wait_is_logged_with_the_holder(cluster, cls, timing, caplog):
     timing("deadline", first_logs_s=(2.0, 60.0))
@@ -223,9 +185,6 @@ def test_a_long_wait_is_logged_with_the_holder(cluster, cls, timing, caplog):
 def test_takes_of_one_worker_are_counted(cluster):
     group = launch(cluster)
     assert group.take_twice().wait() == [[], []]
-    on(group, 0).take_beside().wait()
-    assert not is_free(group, 1)
-    on(group, 0).end_beside().wait()
     assert is_free(group, 1)
 
 
@@ -307,21 +266,6 @@ def test_the_end_of_the_holder_releases_the_devices(cluster):
     assert is_free(again, 0)
 
 
-def test_the_end_of_a_waiting_worker_removes_its_request(cluster):
-    one = FlexiblePlacementStrategy([[0]])
-    groups = [launch(cluster, name=name, strategy=one) for name in ("first", "second", "third")]
-    groups[0].take().wait()
-    manager = DeviceLockManager.get_proxy()
-    groups[1].take()
-    until(lambda: _waiting(manager) == 1)
-    third = groups[2].take()
-    until(lambda: _waiting(manager) == 2)
-    groups[1].close()
-    until(lambda: _waiting(manager) == 1)
-    groups[0].give().wait()
-    third.wait()
-
-
 def test_a_lock_that_no_worker_will_release_is_a_stall(cluster, timing):
     timing("testing", work_s=1.0)
     timing("worker", first_look_s=0.1)
@@ -370,24 +314,16 @@ def test_ports_are_different_and_reserved_for_their_worker(cluster):
 
 
 def test_a_port_that_another_worker_has_reserved_is_not_given(cluster):
-    group, manager, limit = launch(cluster), PortLockManager.get_proxy(), 1123
-    ports = [p for p in range(1024, limit + 1) if manager.acquire(0, "other:0", p)]
-    with pytest.raises(RuntimeError, match="Failed to acquire a free port after 10000 attempts"):
-        on(group, 0).limited_port(limit).wait()
-    for port in ports:
-        manager.release(0, "other:0", port)
-    assert on(group, 0).limited_port(limit).wait()[0] in ports
+    asked = []
 
+    def acquire(port):
+        asked.append(port)
+        return len(asked) > 3
 
-def test_a_chosen_port_is_one_workers(cluster):
+    assert hold_port(None, acquire, 5) == asked[3]
     group = launch(cluster)
-    reserved = [on(group, rank).reserve(5000).wait()[0] for rank in (0, 1, 0)]
-    assert reserved == [True, False, False]
-    on(group, 0).give_port(5000).wait()
-    assert on(group, 1).reserve(5000).wait() == [True]
-    group.close()
-    again = launch(cluster)
-    assert on(again, 0).reserve(5000).wait() == [True]
+    with pytest.raises(RuntimeError, match="Failed to acquire a free port after 10000 attempts"):
+        on(group, 0).no_port().wait()
 
 
 def test_a_worker_is_alive_until_its_group_is_closed(cluster):

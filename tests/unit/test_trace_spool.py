@@ -15,18 +15,14 @@ def line(number, size=20):
 
 
 def drain(spool):
-    found = b""
-    while data := spool.read(spool.sent):
-        assert data.endswith(b"\n")
-        spool.set_sent(spool.sent + len(data))
-        found += data
+    found = spool.read()
+    spool.set_sent(spool.sent + len(found))
     return found
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
-def test_lines_come_out_in_order_however_often_the_ring_goes_round(tmp_path, in_memory):
-    spool = Spool.create(None if in_memory else tmp_path / "ring", 4096)
-    reader = spool if in_memory else Spool.open(tmp_path / "ring")
+def test_lines_come_out_in_order_however_often_the_ring_goes_round(tmp_path):
+    spool = Spool.create(tmp_path / "ring", 4096)
+    reader = Spool.open(tmp_path / "ring")
     written, read = [], b""
     for number in range(5000):
         written.append(line(number, 20 + number % 37))
@@ -34,12 +30,12 @@ def test_lines_come_out_in_order_however_often_the_ring_goes_round(tmp_path, in_
         if number % 50 == 0:
             read += drain(reader)
     assert read + drain(reader) == b"".join(written)
-    assert spool.dropped == 0
-    spool.remove()
+    assert spool.is_empty
+    assert reader.dropped == 0
 
 
-def test_a_full_ring_drops_and_counts_and_keeps_room_for_ends():
-    spool = Spool.create(None, 8000)
+def test_a_full_ring_drops_and_counts_and_keeps_room_for_ends(tmp_path):
+    spool = Spool.create(tmp_path / "ring", 8000)
     begun = sum(spool.append(line(n), is_begin=True) for n in range(1000))
     assert begun == 350
     ended = sum(spool.append(line(n)) for n in range(1000))
@@ -47,17 +43,6 @@ def test_a_full_ring_drops_and_counts_and_keeps_room_for_ends():
     assert spool.dropped == 1600
     assert drain(spool).count(b"\n") == 400
     assert spool.append(line(0), is_begin=True)
-
-
-def test_a_read_is_bounded_and_ends_with_a_line():
-    spool = Spool.create(None)
-    for number in range(10):
-        spool.append(line(number, 100_000))
-    assert len(spool.read(0)) == 200_000
-    assert spool.append(line(1, 20_000))
-    long = Spool.create(None)
-    long.append(line(1, 500_000))
-    assert len(long.read(0)) == 500_000
 
 
 def test_the_lines_of_a_killed_process_can_be_read(tmp_path):
@@ -77,24 +62,13 @@ def test_the_lines_of_a_killed_process_can_be_read(tmp_path):
     assert Spool.open(path) is None
 
 
-def test_a_file_that_is_no_ring_is_not_opened(tmp_path):
-    for content in (b"", b"x" * 5000):
-        (tmp_path / "other").write_bytes(content)
-        assert Spool.open(tmp_path / "other") is None
+@pytest.mark.parametrize("size", [0, 8192])
+def test_a_ring_whose_process_was_killed_while_it_made_it_is_not_opened(tmp_path, size):
+    (tmp_path / "ring").write_bytes(bytes(size))
+    assert Spool.open(tmp_path / "ring") is None
 
 
-def test_a_full_file_system_is_an_error_and_not_a_signal(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(OSError, match="No space left"):
-        Spool.create(tmp_path / "ring")
+def test_a_full_file_system_is_an_error_and_not_a_signal(tmp_path):
+    with pytest.raises(OSError, match=r"No space left|too large"):
+        Spool.create(tmp_path / "ring", 1 << 62)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_handler_that_interrupts_a_write_does_not_wait_for_ever():
-    spool = Spool.create(None)
-    with spool._lock:
-        assert not spool.append(b"late\n")
-    assert spool.append(b"now\n")

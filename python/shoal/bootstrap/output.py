@@ -15,7 +15,7 @@ import ray
 
 from shoal.context import describe_self
 
-__all__ = ["Position", "Writer", "announce_output", "find_output", "list_name"]
+__all__ = ["Position", "announce_output", "find_output", "list_name"]
 
 _log = logging.getLogger("shoal")
 
@@ -36,33 +36,11 @@ class Position(NamedTuple):
     inode: int = 0
 
 
-class Writer(NamedTuple):
-    """A line of the list: a process, and where its output begins.
-
-    Attributes:
-        name: The worker's name, `group:rank`.
-        rank: Its rank, as text.
-        streams: The positions of its standard output and standard error, by `out` and `err`.
-    """
-
-    name: str
-    rank: str
-    streams: dict[str, Position]
-
-    def to_line(self) -> str:
-        """Return the line, without its end."""
-        return json.dumps({"name": self.name, "rank": self.rank, "streams": self.streams})
-
-    @classmethod
-    def from_line(cls, line: str) -> "Writer":
-        """Read a line."""
-        found: dict[str, Any] = json.loads(line)
-        streams = {stream: Position(*where) for stream, where in found["streams"].items()}
-        return cls(found["name"], found["rank"], streams)
-
-
 def list_name(token: str, node_id: str) -> str:
     """Return the name of the list of a node, in the folder of Ray's logs.
+
+    Each line is of one process: its worker's name and rank, and the positions where the output of its
+    streams begins.
 
     Args:
         token: Names the job.
@@ -71,8 +49,8 @@ def list_name(token: str, node_id: str) -> str:
     return f"shoal-{token}-{node_id}.jsonl"
 
 
-def announce_output(token: str, name: str, rank: str) -> None:
-    """Add this process to the list of its node, from the present end of its output."""
+def announce_output(token: str, name: str, rank: str, *, from_start: bool = False) -> None:
+    """Add this process to the list of its node, from the present end or the start of its output."""
     sys.stdout.flush()
     sys.stderr.flush()
     streams = find_output()
@@ -82,8 +60,10 @@ def announce_output(token: str, name: str, rank: str) -> None:
             describe_self(),
         )
         return
-    folder = Path(next(iter(streams.values())).path).parent
-    line = Writer(name, rank, streams).to_line() + "\n"
+    folder = Path(streams[0].path).parent
+    if from_start:
+        streams = [where._replace(offset=0) for where in streams]
+    line = json.dumps([name, rank, streams]) + "\n"
     path = folder / list_name(token, ray.get_runtime_context().get_node_id())
     try:
         # One write at the end of the file: lines of several processes do not mix.
@@ -96,9 +76,9 @@ def announce_output(token: str, name: str, rank: str) -> None:
         _log.warning("%s: distributed_log_dir will not have its log: %s", describe_self(), error)
 
 
-def find_output() -> dict[str, Position]:
+def find_output() -> list[Position]:
     """Return the files that this process writes its output to, and their present ends."""
-    found: dict[str, Position] = {}
+    found = []
     for stream, number in _STREAMS:
         try:
             path = Path(f"/proc/self/fd/{number}").readlink()
@@ -107,7 +87,7 @@ def find_output() -> dict[str, Position]:
             state = path.stat()
         except OSError:
             continue
-        found[stream] = Position(str(path), state.st_size, state.st_ino)
+        found.append(Position(str(path), state.st_size, state.st_ino))
     return found
 
 

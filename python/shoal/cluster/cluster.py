@@ -64,7 +64,7 @@ from shoal.profiling import (
 from shoal.signatures import InitSignature, first_overload
 from shoal.state import remove_dead
 from shoal.topology import DescribedCluster
-from shoal.tracing import begin, end, finish, flush
+from shoal.tracing import begin, end, finish
 
 __all__ = ["Cluster"]
 
@@ -348,8 +348,6 @@ class Cluster(DescribedCluster):
             return
         if self._owner:
             finish(several_nodes=self._num_nodes > 1)
-        else:
-            flush()
         end()
 
     def _end_hosts(self) -> None:

@@ -10,26 +10,22 @@ import ray
 
 from shoal.bootstrap.output import Position, find_output
 
-__all__ = ["LogReader", "logs_folder", "read_new"]
+__all__ = ["Found", "LogReader", "logs_folder", "read_new"]
 
 _PIECE = 1 << 20
 _MOST = 8 << 20
 
+Found = list[tuple[int, bytes, Position]]
+"""What files have after some positions: the index of a position, bytes, and the position after them."""
+
 
 def logs_folder() -> Path | None:
-    """Return the folder of Ray's logs on this node; None if this process has no Ray.
-
-    A worker finds it by its own output, a driver by its connection.
-    """
+    """Return the folder of Ray's logs on the node of a driver; None if this process has no Ray."""
     node: Any = ray._private.worker._global_node  # noqa: SLF001  (Ray has no public way to tell)
-    if node is not None:
-        return Path(node.get_logs_dir_path())
-    return None
+    return None if node is None else Path(node.get_logs_dir_path())
 
 
-def read_new(
-    wanted: Sequence[Position], folder: Path | None = None
-) -> tuple[list[tuple[int, bytes, Position]], bool]:
+def read_new(wanted: Sequence[Position], folder: Path) -> Found:
     """Read what files have after some positions.
 
     A file that was replaced (Ray rotates files if `RAY_ROTATION_MAX_BYTES` is set) is read to its
@@ -40,27 +36,23 @@ def read_new(
         folder: The folder of relative paths.
 
     Returns:
-        For each position with something new its index, the bytes, and the position after them; and
-        whether there may be more.
+        What is new, or a part of it; empty if nothing is.
     """
-    found: list[tuple[int, bytes, Position]] = []
+    found: Found = []
     left = _MOST
     for index, position in enumerate(wanted):
-        path = Path(position.path) if folder is None else folder / position.path
         try:
-            pieces = list(_pieces(path, position, _PIECE))
+            pieces = list(_pieces(folder / position.path, position))
         except OSError:
             continue
-        for data, after in pieces:
-            if data or after != position:
-                found.append((index, data, after))
-            left -= len(data)
+        found += [(index, *piece) for piece in pieces]
+        left -= sum(len(data) for data, _ in pieces)
         if left <= 0:
             break
-    return found, any(len(data) >= _PIECE for _, data, _ in found) or left <= 0
+    return found
 
 
-def _pieces(path: Path, position: Position, most: int) -> Iterator[tuple[bytes, Position]]:
+def _pieces(path: Path, position: Position) -> Iterator[tuple[bytes, Position]]:
     state = path.stat()
     if position.inode in (0, state.st_ino) and state.st_size == position.offset:
         return
@@ -75,7 +67,7 @@ def _pieces(path: Path, position: Position, most: int) -> Iterator[tuple[bytes, 
         elif state.st_size < offset:
             offset = 0  # a program made the file empty
         file.seek(offset)
-        data = file.read(most)
+        data = file.read(_PIECE)
         yield data, Position(position.path, offset + len(data), state.st_ino)
 
 
@@ -96,14 +88,14 @@ def _replaced(path: Path, inode: int) -> list[tuple[Path, int]]:
 class LogReader:
     """The actor that reads the files of a node without the driver. It keeps no state."""
 
-    def read(self, wanted: list[Position]) -> Any:
+    def __init__(self) -> None:
+        # Those of its own output are beside them.
+        self._folder = Path(find_output()[0].path).parent
+
+    def read(self, wanted: list[Position]) -> Found:
         """Read what files have after some positions; see `read_new`."""
-        streams = find_output()
-        folder = Path(next(iter(streams.values())).path).parent if streams else logs_folder()
-        return read_new(wanted, folder)
+        return read_new(wanted, self._folder)
 
     def remove(self, name: str) -> None:
         """Remove a file of the folder of logs."""
-        for position in find_output().values():
-            (Path(position.path).parent / name).unlink(missing_ok=True)
-            break
+        (self._folder / name).unlink(missing_ok=True)

@@ -15,8 +15,7 @@ _log = logging.getLogger("shoal")
 
 _OTHER = re.compile(r"[^A-Za-z0-9._-]")
 # Lines that Ray writes into the output of its processes, for its own display.
-_MARKS = (":actor_name:", ":task_name:", ":job_id:")
-_MARK_LINES = re.compile(rf"^(?:{'|'.join(_MARKS)})[^\n]*\n", re.MULTILINE)
+_MARKS = re.compile(r"^:(?:actor_name|task_name|job_id):[^\n]*\n", re.MULTILINE)
 
 _MOST_WAITING = 1 << 20
 """Maximum number of characters of a stream that wait."""
@@ -36,11 +35,33 @@ def log_path(folder: Path, worker_name: str, rank: str) -> Path:
 
 @dataclass
 class _Stream:
+    """The output of a stream that is not in the file yet.
+
+    Attributes:
+        name: The stream.
+        decoder: Keeps the bytes of a character that is not complete.
+        text: The output.
+        since: When its first character came.
+    """
+
+    name: str
     decoder: codecs.IncrementalDecoder = field(
         default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
     )
     text: str = ""
     since: float = 0.0
+
+    def take(self, length: int) -> str:
+        """Return the first characters, which wait no longer."""
+        taken, self.text = self.text[:length], self.text[length:]
+        return taken
+
+    def is_late(self) -> bool:
+        """Whether it has waited long enough for the end of a line of another stream."""
+        return (
+            self.since + timing.TIMING.open_line_s < time.monotonic()
+            or len(self.text) > _MOST_WAITING
+        )
 
 
 class RankLog:
@@ -56,20 +77,20 @@ class RankLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._streams: dict[str, _Stream] = {}
-        self._open: str | None = None  # the stream whose line is not complete in the file
+        self._open: _Stream | None = None  # whose line is not complete in the file
         self._failed = False
 
-    def feed(self, stream: str, data: bytes) -> None:
+    def feed(self, name: str, data: bytes) -> None:
         """Take output of a stream, and write what can be written.
 
         Args:
-            stream: The stream; lines of one stream stay in order.
+            name: The stream; lines of one stream stay in order.
             data: Its next bytes.
         """
-        found = self._streams.setdefault(stream, _Stream())
-        if not found.text:
-            found.since = time.monotonic()
-        found.text += found.decoder.decode(data)
+        stream = self._streams.setdefault(name, _Stream(name))
+        if not stream.text:
+            stream.since = time.monotonic()
+        stream.text += stream.decoder.decode(data)
         self.write()
 
     def write(self, *, all_of_it: bool = False) -> None:
@@ -78,53 +99,37 @@ class RankLog:
         Args:
             all_of_it: Write also what waits for the end of a line.
         """
-        text = "".join(self._ready(all_of_it))
-        if text:
+        while text := self._ready(all_of_it):
             self._append(text)
 
-    def _ready(self, all_of_it: bool) -> list[str]:
-        parts: list[str] = []
-        while True:
-            before = self._open
-            for name, stream in self._streams.items():
-                if self._open in (None, name):
-                    parts.append(self._lines(name, stream))
-            if before is not None and self._open is None:
-                continue  # its line has ended: the other stream's turn
-            waiting = [s for name, s in self._streams.items() if s.text and name != self._open]
-            if self._open is None or not waiting:
-                break
-            late = min(s.since for s in waiting) + timing.TIMING.open_line_s < time.monotonic()
-            if not (late or all_of_it or max(len(s.text) for s in waiting) > _MOST_WAITING):
-                return parts
-            parts.append("\n")
-            self._open = None
-        for name, stream in self._streams.items():
-            if not stream.text or (self._open is not None and not all_of_it):
-                continue
-            if self._open is not None:
-                parts.append("\n")
-            elif not all_of_it and _may_be_mark(stream.text):
-                continue
-            parts.append(stream.text)
-            stream.text = ""
-            self._open = name
-        return parts
+    def _ready(self, all_of_it: bool) -> str:
+        """Return what comes next in the file."""
+        # Complete lines first, of the stream that can end its line before the other one.
+        text = self._continued()
+        streams = [stream for stream in self._streams.values() if stream.text]
+        if self._open is not None:
+            waiting = [stream for stream in streams if stream is not self._open]
+            if not any(all_of_it or stream.is_late() for stream in waiting):
+                return text
+            text, self._open = f"{text}\n", None
+        for stream in streams:
+            text += _MARKS.sub("", stream.take(stream.text.rfind("\n") + 1))
+        for stream in streams:
+            # What begins like this may be a line of Ray.
+            if stream.text and (all_of_it or not stream.text.startswith(":")):
+                self._open = stream
+                return text + stream.take(len(stream.text))
+        return text
 
-    def _lines(self, name: str, stream: _Stream) -> str:
-        """Return the complete lines of a stream, and the rest of its line that is in the file."""
-        whole, end, rest = stream.text.rpartition("\n")
-        if not end:
-            if self._open != name:
-                return ""
-            stream.text, text = "", stream.text
-            return text
-        stream.text = rest
-        if self._open != name:
-            return _without_marks(whole + end)
-        self._open = None
-        first, end, others = (whole + end).partition("\n")
-        return first + end + _without_marks(others)
+    def _continued(self) -> str:
+        """Return what continues the line that is not complete, up to its end if that is there."""
+        if self._open is None:
+            return ""
+        end = self._open.text.find("\n") + 1
+        text = self._open.take(end or len(self._open.text))
+        if end:
+            self._open = None
+        return text
 
     def _append(self, text: str) -> None:
         try:
@@ -136,11 +141,3 @@ class RankLog:
             if not self._failed:
                 _log.warning("%s: a part of this log is lost: %s", self.path, error)
             self._failed = True
-
-
-def _without_marks(text: str) -> str:
-    return _MARK_LINES.sub("", text) if text.startswith(":") or "\n:" in text else text
-
-
-def _may_be_mark(text: str) -> bool:
-    return any(text.startswith(mark) or mark.startswith(text) for mark in _MARKS)

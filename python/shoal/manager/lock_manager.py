@@ -6,25 +6,21 @@ import operator
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ray.exceptions import RayError
-
 from shoal._backend import WorkerAddress
 from shoal.deadline import Deadline
 from shoal.errors import (
     LockError,
     PlacementIndexError,
-    ShoalError,
     ShoalTimeoutError,
     ShoalTypeError,
     ShoalValueError,
 )
-from shoal.manager import timing
 from shoal.manager.base import Caller, Manager
 from shoal.manager.lock_table import LockRequest, LockTable, Owner, show_devices
 from shoal.manager.node_manager import NodeManager
 from shoal.manager.process_watch import ProcessWatches
 from shoal.manager.worker_manager import WorkerManager
-from shoal.process import is_running, own_process
+from shoal.process import ProcessId, is_running, own_process
 
 __all__ = ["DeviceLockManager", "PortLockManager", "WorkerDeviceLock"]
 
@@ -56,7 +52,6 @@ class DeviceLockManager(Manager):
         self._num_accelerators = num_accelerators
         self._process_watches = watches or ProcessWatches()
         self._table = LockTable()
-        self._watched: dict[Any, asyncio.Task[None]] = {}
         self._cancelled: dict[tuple[Owner, int], None] = {}
 
     async def acquire_devices(
@@ -91,15 +86,16 @@ class DeviceLockManager(Manager):
         ended = asyncio.Event()
         request = LockRequest(owner, devices, number, ended.set)
         self._table.ask(request)
-        self._watch(owner, caller)
-        if request.granted:
+        if caller is not None:
+            self._process_watches.call_at_end(caller, self._drop, str(owner))
+        if ended.is_set():
             return
         try:
             await asyncio.wait_for(ended.wait(), deadline.remaining_or_none())
         except TimeoutError:
             if ended.is_set():  # at the same time
                 return
-            reason = self._table.explain(request)
+            reason, _ = self._table.explain(request)
             self._table.withdraw(request)
             raise ShoalTimeoutError(
                 f"{owner.name}: acquiring the lock of {show_devices(devices)}: not granted within "
@@ -143,10 +139,7 @@ class DeviceLockManager(Manager):
 
         Both are empty if it does not wait.
         """
-        request = self._table.find(_owner(worker_address, caller), number)
-        if request is None:
-            return "", []
-        return self._table.explain(request), self._table.awaited(request)
+        return self._table.explain(self._table.find(_owner(worker_address, caller), number))
 
     async def release_all_devices(self, worker_name: str) -> None:
         """Release what a worker holds, and forget its requests, because it has ended."""
@@ -175,32 +168,10 @@ class DeviceLockManager(Manager):
                 raise PlacementIndexError(f"device {device} does not exist: this cluster has {has}")
         return devices
 
-    def _watch(self, owner: Owner, caller: Caller | None) -> None:
-        """Drop an owner when its process ends."""
-        if caller is None or caller.process in self._watched or caller.process == own_process():
-            return
-        task = asyncio.get_running_loop().create_task(self._drop_at_end(owner, caller))
-        self._watched[caller.process] = task
-
-    async def _drop_at_end(self, owner: Owner, caller: Caller) -> None:
-        process, logged = caller.process, False
-        while True:
-            try:
-                await self._process_watches.ended(caller)
-                break
-            except Exception as error:  # noqa: BLE001  (without this task its devices are never free)
-                if not logged:
-                    logged = True
-                    _log.warning(
-                        "%s: its death cannot be noticed, and would not release its devices: "
-                        "%s: %s; this is tried again every %g s",
-                        owner, type(error).__name__, error, timing.TIMING.retry_s,
-                    )  # fmt: skip
-            await asyncio.sleep(timing.TIMING.retry_s)
-        del self._watched[process]
-        freed = self._table.drop(lambda holder: holder.process == process)
-        if freed:
-            _log.warning("%s ended while it held %s: released", owner, show_devices(freed))
+    def _drop(self, process: ProcessId) -> None:
+        """Forget an owner whose process has ended."""
+        for owner, devices in self._table.drop(lambda owner: owner.process == process).items():
+            _log.warning("%s ended while it held %s: released", owner, show_devices(devices))
 
 
 class PortLockManager(Manager):
@@ -217,7 +188,6 @@ class PortLockManager(Manager):
     def __init__(self, watches: ProcessWatches | None = None) -> None:
         self._port_watches = watches or ProcessWatches()
         self._ports: dict[tuple[int, int], tuple[Owner, Caller | None]] = {}
-        self._port_tasks: dict[tuple[int, int], asyncio.Task[None]] = {}
 
     def acquire(
         self, node_rank: int, worker_name: str, port: int, *, caller: Caller | None = None
@@ -234,8 +204,7 @@ class PortLockManager(Manager):
             Whether the port is the worker's now; False if a worker has it, also the same one.
         """
         key = (node_rank, _checked_port(port))
-        known = self._ports.get(key)
-        if known is not None and not self._has_ended(key, known[1]):
+        if key in self._ports and not self._has_ended(*self._ports[key]):
             return False
         self._ports[key] = (_port_owner(worker_name, caller), caller)
         return True
@@ -260,31 +229,21 @@ class PortLockManager(Manager):
         for key in [key for key, (owner, _) in self._ports.items() if owner.name == worker_name]:
             del self._ports[key]
 
-    def _has_ended(self, key: tuple[int, int], caller: Caller | None) -> bool:
+    def _has_ended(self, owner: Owner, caller: Caller | None) -> bool:
         """Whether the process that reserved a port has ended.
 
         A process of another machine cannot be checked at once: the port becomes free a moment
-        after this call.
+        after this call, or when it ends.
         """
         if caller is None:
             return False
         if caller.process.host == own_process().host:
             return not is_running(caller.process)
-        if key not in self._port_tasks:
-            loop = asyncio.get_running_loop()
-            self._port_tasks[key] = loop.create_task(self._free_if_ended(key, caller))
+        self._port_watches.call_at_end(caller, self._release_ports, str(owner))
         return False
 
-    async def _free_if_ended(self, key: tuple[int, int], caller: Caller) -> None:
-        try:
-            running = await self._port_watches.is_running(caller, Deadline(None))
-        except (ShoalError, RayError) as error:
-            _log.warning("port %d of node %d stays reserved: %s", key[1], key[0], error)
-            running = True
-        finally:
-            del self._port_tasks[key]
-        known = self._ports.get(key)
-        if not running and known is not None and known[1] == caller:
+    def _release_ports(self, process: ProcessId) -> None:
+        for key in [key for key, (owner, _) in self._ports.items() if owner.process == process]:
             del self._ports[key]
 
 

@@ -5,6 +5,8 @@ actor is started on that node when it is first needed, and watches there.
 """
 
 import asyncio
+import logging
+from collections.abc import Callable
 from typing import Any
 
 from ray.exceptions import ActorUnavailableError
@@ -18,6 +20,8 @@ from shoal.manager.node_manager import NodeManager
 from shoal.process import ProcessId, is_running, own_process, wait_for_exit
 
 __all__ = ["ProcessWatch", "ProcessWatches"]
+
+_log = logging.getLogger("shoal")
 
 
 class ProcessWatch:
@@ -52,12 +56,50 @@ class ProcessWatches:
     Args:
         namespace: The job's namespace; empty if the manager is not an actor. Then only processes of
             this machine can be watched.
+        find: Returns an actor by its name and namespace.
     """
 
-    def __init__(self, namespace: str = "") -> None:
+    def __init__(self, namespace: str = "", find: Callable[[str, str], Any] = find_actor) -> None:
         self._namespace = namespace
+        self._find = find
         self._here = ProcessWatch()
         self._actors: dict[int, Any] = {}
+        self._tasks: dict[Any, asyncio.Task[None]] = {}
+
+    def call_at_end(
+        self, caller: Caller, function: Callable[[ProcessId], None], owner: str
+    ) -> None:
+        """Call a function once when a process has ended; nothing if that is arranged already.
+
+        Args:
+            caller: The process.
+            function: Releases what the process holds.
+            owner: Names the process, for the log.
+        """
+        key = (caller.process, function)
+        if key not in self._tasks and caller.process != own_process():
+            watch = self._call_at_end(caller, function, owner)
+            self._tasks[key] = asyncio.get_running_loop().create_task(watch)
+
+    async def _call_at_end(
+        self, caller: Caller, function: Callable[[ProcessId], None], owner: str
+    ) -> None:
+        logged = False
+        while True:
+            try:
+                await self.ended(caller)
+                break
+            except Exception as error:  # noqa: BLE001  (without this task nothing is ever released)
+                if not logged:
+                    logged = True
+                    _log.warning(
+                        "%s: its death cannot be noticed, and would not release what it holds: "
+                        "%s: %s; this is tried again every %g s",
+                        owner, type(error).__name__, error, timing.TIMING.retry_s,
+                    )  # fmt: skip
+            await asyncio.sleep(timing.TIMING.retry_s)
+        del self._tasks[caller.process, function]
+        function(caller.process)
 
     async def ended(self, caller: Caller) -> None:
         """Return when a process has ended, or when its node is lost.
@@ -114,7 +156,7 @@ class ProcessWatches:
         if self._namespace and node_rank >= 0:
             # In a thread, because finding an actor blocks.
             name = NodeManager.MANAGER_NAME
-            manager = await loop.run_in_executor(None, find_actor, name, self._namespace)
+            manager = await loop.run_in_executor(None, self._find, name, self._namespace)
         if manager is None:
             raise ClusterNotFoundError(
                 f"a process of another machine, on node {node_rank} of the job "
@@ -128,7 +170,7 @@ class ProcessWatches:
         try:
             actor = await aget(start, deadline, lambda: f"starting {name}", "NodeManager")
         except NameTakenError:  # another request started it meanwhile
-            actor = await loop.run_in_executor(None, find_actor, name, self._namespace)
+            actor = await loop.run_in_executor(None, self._find, name, self._namespace)
             if actor is None:
                 raise ClusterNotFoundError(
                     f"{name}, which watches the processes of node {node_rank} of the job "

@@ -32,7 +32,7 @@ from shoal.testing import actors
 from shoal.testing.environ import environ_of_ranks
 from shoal.testing.runtime import IP, LocalRuntime
 from shoal.topology import NodeInfo, build_groups
-from shoal.tracing import InProcess, Tracer, finish_here, use
+from shoal.tracing import InProcess, Tracer, finish, use
 from shoal.worker import Worker
 
 __all__ = ["LocalCluster", "local_cluster"]
@@ -139,7 +139,7 @@ class LocalCluster(Cluster):
         tracer = None
         if config is not None and config.tracer is not None and config.tracer.enable:
             tracer = Tracer(config.tracer.path(), fresh=True)
-            stack.callback(finish_here, tracer)
+            stack.callback(finish, tracer)
             use(InProcess(tracer))
             stack.callback(use, None)
         emulation = None if config is None else config.net_emulation

@@ -1,14 +1,14 @@
 """Traces: what each process of a job did when, as one file that Perfetto opens.
 
 `Tracer` is both ends: the calls that programs make, and the manager that writes the file. Events go
-from `Tracer` into a file of their process (`spool`), from there in batches to the manager
-(`sending`), with the clock of node 0 (`clock`); `chrome` turns the manager's file into one for
-Perfetto. `recording` switches all that on and off in a process.
+from `Tracer` into a file of their process (`spool`). One process of each node sends those of all
+(`sending`), with what its clock differs from the manager's (`clock`). `chrome` turns the manager's
+file into one for Perfetto. `recording` switches all that on and off in a process.
 """
 
 from shoal.tracing.chrome import to_chrome
-from shoal.tracing.recording import TOKEN_VARIABLE, begin, end, flush, settle, use
-from shoal.tracing.tracer import InProcess, Tracer, finish, finish_here
+from shoal.tracing.recording import TOKEN_VARIABLE, end, settle, use
+from shoal.tracing.tracer import InProcess, Tracer, begin, finish
 
 __all__ = [
     "TOKEN_VARIABLE",
@@ -17,8 +17,6 @@ __all__ = [
     "begin",
     "end",
     "finish",
-    "finish_here",
-    "flush",
     "settle",
     "to_chrome",
     "use",

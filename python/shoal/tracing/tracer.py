@@ -5,12 +5,15 @@ import functools
 import inspect
 import json
 import logging
+import os
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+import ray
 from ray.exceptions import RayError
 
 from shoal.errors import ShoalError
@@ -19,38 +22,52 @@ from shoal.manager.base import Manager
 from shoal.process import own_process
 from shoal.tracing import recording, timing
 from shoal.tracing.chrome import to_chrome
-from shoal.tracing.clock import Reading, node_clock, own_clock
-from shoal.tracing.sending import node_folder, remove_folder, sweep
+from shoal.tracing.clock import OFFSET, Reading
+from shoal.tracing.sending import folder_of, send_rest
 from shoal.tracing.tracks import Tracks
 
-__all__ = ["InProcess", "Summary", "Tracer", "finish", "finish_here"]
+__all__ = ["InProcess", "Tracer", "begin", "finish"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_NO_SPAN = contextlib.nullcontext()
+_TS = re.compile(rb'"ts": (\d+)')
 _log = logging.getLogger("shoal")
 
 
-class Summary(NamedTuple):
-    """The result of a trace.
+@dataclass
+class _Source:
+    """What the manager has from one process.
 
     Attributes:
-        path: The file of the events.
-        events: Number of events that this job wrote.
-        dropped: Number of events that are missing.
+        end: The position behind its last line.
+        last_us: The time of its last line.
+        dropped: Number of events that it has dropped so far.
     """
 
-    path: str
-    events: int
-    dropped: int
+    end: int
+    last_us: int = 0
+    dropped: int = 0
+
+    def on_clock(self, lines: bytes, shift_us: int) -> bytes:
+        """Return lines with the time of the trace, which never goes back."""
+
+        def shifted(found: re.Match[bytes]) -> bytes:
+            # A new comparison of the clocks must not put an end before its begin.
+            self.last_us = max(self.last_us, int(found[1]) + shift_us)
+            return b'"ts": %d' % self.last_us
+
+        # Quotes within a name are escaped, so the first match is the event's own time.
+        return b"".join(_TS.sub(shifted, line, count=1) for line in lines.splitlines(keepends=True))
 
 
 class Tracer(Manager):
     """Marks spans of time, which appear as bars in the trace of the job.
 
     The class methods mark, in any process of a job whose configuration has
-    `cluster.tracer.enable: true`. Elsewhere they do nothing, which takes 0.1 microseconds. They
-    never wait for another process and never raise. An instance writes the file; a job has one, on
-    node 0.
+    `cluster.tracer.enable: true`. Elsewhere they do nothing, which takes less than a microsecond.
+    They never wait for another process and never raise. An instance writes the file; a job has one,
+    on node 0.
 
     Args:
         output_file: The file for the events. It is made absolute, its folders are made, and events
@@ -82,14 +99,7 @@ class Tracer(Manager):
         self._token = token
         self._lock = threading.Lock()
         self._file = path.open("ab")
-        self._folder: Path | None = None
-        self._clock = own_clock()
-        if token:
-            with contextlib.suppress(OSError):  # the senders on this node have the same problem
-                self._folder = node_folder(token)
-                self._clock = node_clock(self._folder)
-        self._positions: dict[str, int] = {}
-        self._dropped: dict[str, int] = {}
+        self._sources: dict[str, _Source] = {}
         self._events = 0
 
     # --- the manager ---
@@ -101,57 +111,46 @@ class Tracer(Manager):
             TypeError: JSON cannot hold a value; nothing is written.
             ValueError: The file is closed.
         """
-        self._write((json.dumps(event) + "\n").encode())
+        if not self.write((json.dumps(event) + "\n").encode()):
+            raise ValueError("I/O operation on closed file")
 
-    def collect(self, source: str, start: int, end: int, data: bytes, dropped: int = 0) -> int:
-        """Write the lines between two positions of a source, unless they are there already.
+    def write(self, lines: bytes) -> bool:
+        """Write events that are JSON already; return whether the file was open."""
+        with self._lock:
+            if self._file.closed:
+                return False
+            self._file.write(lines)
+            self._file.flush()
+            self._events += lines.count(b"\n")
+        return True
+
+    def collect(self, source: str, start: int, lines: bytes, shift_us: int, dropped: int) -> bool:
+        """Write the lines of a source, without those that are there already.
+
+        A sender that died may have sent more than it noted.
 
         Args:
             source: The process that made the events.
             start: The position of the first line.
-            end: The position behind the last line.
-            data: The lines.
+            lines: The lines.
+            shift_us: What the times of the lines are behind the time of the trace, in microseconds.
             dropped: Number of events that the source has dropped so far.
 
         Returns:
-            The position of the next line to send; -1 after the file was closed.
+            Whether the file was open.
         """
-        at = self._positions.get(source, start)
-        self._dropped[source] = max(dropped, self._dropped.get(source, 0))
-        if at != start:
-            return at
-        if not self.write_line(data):
-            return -1
-        self._positions[source] = end
-        return end
-
-    def write_line(self, line: bytes) -> bool:
-        """Write an event that is JSON already; return whether the file was open."""
-        try:
-            self._write(line)
-        except ValueError:
-            return False
-        return True
-
-    def _write(self, lines: bytes) -> None:
-        with self._lock:
-            if self._file.closed:
-                raise ValueError("I/O operation on closed file")
-            self._file.write(lines)
-            self._file.flush()
-            self._events += lines.count(b"\n")
+        known = self._sources.setdefault(source, _Source(start))
+        new = known.on_clock(lines[max(0, known.end - start) :], shift_us)
+        known.end, known.dropped = start + len(lines), dropped
+        return self.write(new)
 
     def get_clock(self) -> Reading:
         """Read the clock that the times of the file are on."""
-        return Reading(own_process().host, self._clock.base, self._clock.now())
+        return Reading(own_process().host, OFFSET, recording.now_us() * 1000)
 
     def get_token(self) -> str:
         """Return the name of the job's trace."""
         return self._token
-
-    def get_path(self) -> str:
-        """Return the absolute path of the file, on node 0."""
-        return self._path
 
     def finalize(self) -> str:
         """Close the file and return its absolute path. Idempotent."""
@@ -159,17 +158,22 @@ class Tracer(Manager):
             self._file.close()
         return self._path
 
-    def finish(self) -> Summary:
-        """Write the events that remain on node 0, and close the file. Idempotent."""
-        if self._folder is not None:
-            sweep(self._folder, self)
-            remove_folder(self._folder)
-            self._folder = None
-        return Summary(self.finalize(), self._events, sum(self._dropped.values()))
+    def finish(self) -> tuple[str, int]:
+        """Write the events that remain on node 0, close the file, and make one for Perfetto.
 
-    def export(self) -> str:
-        """Write the trace for Perfetto beside the file, and return its path."""
-        return to_chrome(self._path)
+        Idempotent.
+
+        Returns:
+            What was written, and the number of events that are missing.
+        """
+        if self._token:
+            send_rest(folder_of(self._token), self)
+        made = to_chrome(self.finalize())
+        dropped = sum(source.dropped for source in self._sources.values())
+        return (
+            f"{self._events} events in {self._path}; open {made} at https://ui.perfetto.dev",
+            dropped,
+        )
 
     # --- marks ---
 
@@ -207,46 +211,41 @@ class Tracer(Manager):
 
     @classmethod
     def _mark(cls, sink: Any, phase: str, name: str, cat: str, args: dict[str, Any] | None) -> None:
-        pid, is_written = cls._pid(), False
-        try:
-            if _generation != recording.generation:
-                _start_over()
-            name = str(name)
-            if phase == "B":
-                cls._label(sink, pid)
-                tid = _tracks.begin(pid, name)
-            else:
-                tid = _tracks.end(pid, name)
-            if tid is None:
+        global _marks, _is_marking  # noqa: PLW0603  (a process has one trace)
+        with _lock:
+            # A handler of a signal, or a destructor, may have interrupted a mark of this thread.
+            if _is_marking:
                 return
-            event: dict[str, Any] = {"name": name, "cat": cat, "ph": phase}
-            event |= {"ts": recording.now_us(), "pid": pid, "tid": tid}
-            if args is not None:
-                event["args"] = args
-            is_written = sink.record(event) is not False
-        except Exception as error:  # noqa: BLE001  (tracing must not change the traced program)
-            _tell_once(name, error)
-        if phase == "B" and not is_written:
-            _tracks.refuse(pid, name)  # its end is left out as well
-
-    @classmethod
-    def _label(cls, sink: Any, pid: str) -> None:
-        # A process has one name; in a local cluster it has one for each worker.
-        if cls._labeled and (pid in _labels or not _labels):
-            return
-        if not cls._labeled:
-            _labels.clear()
-        Tracer._labeled = True
-        _labels.add(pid)
-        label = {"name": "process_name", "ph": "M", "ts": recording.now_us(), "pid": pid}
-        sink.record(label | {"tid": "main", "args": {"name": pid}})
+            try:
+                _is_marking = True
+                if _marks.sink is not sink:
+                    _marks = _Marks(sink)
+                if phase == "B":
+                    _marks.begin(cls._pid(), str(name), cat, args)
+                else:
+                    _marks.end(cls._pid(), str(name), cat)
+            except Exception as error:  # noqa: BLE001  (tracing must not change the traced program)
+                _marks.tell_once(name, error)
+            finally:
+                _is_marking = False
 
     @classmethod
     def trace_span(
         cls, name: str, cat: str = "default", args: dict[str, Any] | None = None
     ) -> "contextlib.AbstractContextManager[None]":
         """Mark a `with` block, also if it raises; see `trace_begin` for the arguments."""
-        return _Span(cls, name, cat, args)
+        sink = cls._get()
+        return _NO_SPAN if sink is None else cls._span(sink, name, cat, args)
+
+    @classmethod
+    @contextlib.contextmanager
+    def _span(cls, sink: Any, name: str, cat: str, args: dict[str, Any] | None) -> Iterator[None]:
+        cls._mark(sink, "B", name, cat, args)
+        try:
+            yield
+        finally:
+            if cls._get() is sink:  # else the trace has ended, or another one began
+                cls._mark(sink, "E", name, cat, None)
 
     @classmethod
     def trace_func(cls, func_or_cat: Any = None, cat: str = "default") -> Any:
@@ -267,16 +266,14 @@ class Tracer(Manager):
 
             @functools.wraps(function)
             async def traced_coroutine(*args: Any, **kwargs: Any) -> Any:
-                with _Span(cls, name, cat, None):
+                with cls.trace_span(name, cat):
                     return await function(*args, **kwargs)
 
             return traced_coroutine  # type: ignore[return-value]  # same signature as the function
 
         @functools.wraps(function)
         def traced(*args: Any, **kwargs: Any) -> Any:
-            if cls._get() is None:
-                return function(*args, **kwargs)
-            with _Span(cls, name, cat, None):
+            with cls.trace_span(name, cat):
                 return function(*args, **kwargs)
 
         return traced  # type: ignore[return-value]  # same signature as the function
@@ -294,64 +291,82 @@ class InProcess:
 
     def record(self, event: dict[str, Any]) -> bool:
         """Write an event; return whether the file was open."""
-        return self._tracer.write_line(recording.as_line(event))
+        return self._tracer.write(recording.as_line(event))
 
 
-class _Span(contextlib.AbstractContextManager[None]):
-    """A span of a `with` block; its end is written if its begin was."""
+class _Marks:
+    """The open spans of one trace in this process. Only one thread may use it at a time."""
 
-    __slots__ = ("_args", "_cat", "_has_begun", "_name", "_tracer")
+    def __init__(self, sink: Any) -> None:
+        self.sink = sink
+        self._tracks = Tracks()
+        # A process has one name; in a local cluster it has one for each worker.
+        self._labels: set[str] = set()
+        self._has_told = False
 
-    def __init__(
-        self, tracer: type[Tracer], name: str, cat: str, args: dict[str, Any] | None
-    ) -> None:
-        self._tracer = tracer
-        self._name = name
-        self._cat = cat
-        self._args = args
-        self._has_begun = False
+    def begin(self, pid: str, name: str, cat: str, args: dict[str, Any] | None) -> None:
+        """Write the begin of a span, and the name of the process before its first one."""
+        if pid not in self._labels or not Tracer._labeled:  # noqa: SLF001  (two halves of one class)
+            Tracer._labeled = True  # noqa: SLF001  (two halves of one class)
+            self._labels.add(pid)
+            label = {"name": "process_name", "ph": "M", "ts": recording.now_us(), "pid": pid}
+            self.sink.record(label | {"tid": "main", "args": {"name": pid}})
+        row = self._tracks.row(pid)
+        span = row.begin(name)
+        event = _event("B", pid, row.tid, name, cat)
+        if args is not None:
+            event["args"] = args
+        span.is_written = self.sink.record(event) is not False
 
-    def __enter__(self) -> None:
-        if self._tracer._get() is not None:  # noqa: SLF001  (two halves of one class)
-            self._has_begun = True
-            self._tracer.trace_begin(self._name, self._cat, self._args)
+    def end(self, pid: str, name: str, cat: str) -> None:
+        """Write the end of a span, unless its begin was not written."""
+        tid = self._tracks.end(pid, name)
+        if tid is not None:
+            self.sink.record(_event("E", pid, tid, name, cat))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._has_begun:
-            self._tracer.trace_end(self._name, self._cat)
-
-
-_tracks = Tracks()
-_labels: set[str] = set()
-_generation = 0
-_told = False
-
-
-def _tell_once(name: str, error: Exception) -> None:
-    global _told  # noqa: PLW0603  (one line for a process)
-    if not _told:
-        _told = True
-        _log.warning(
-            "the event %r is missing in the trace, and so may be later ones: %s: %s",
-            name, type(error).__name__, error,
-        )  # fmt: skip
+    def tell_once(self, name: str, error: Exception) -> None:
+        """Log the first event that could not be written."""
+        if not self._has_told:
+            self._has_told = True
+            _log.warning(
+                "the event %r is missing in the trace, and so may be later ones: %s: %s",
+                name, type(error).__name__, error,
+            )  # fmt: skip
 
 
-def _start_over() -> None:
-    """Forget the open spans and the names of an earlier trace, or of the parent in a child."""
-    global _tracks, _generation
-    _tracks, _generation = Tracks(), recording.generation
-    _labels.clear()
-    Tracer._labeled = False  # noqa: SLF001  (two halves of one class)
+def _event(phase: str, pid: str, tid: str, name: str, cat: str) -> dict[str, Any]:
+    ts = recording.now_us()
+    return {"name": name, "cat": cat, "ph": phase, "ts": ts, "pid": pid, "tid": tid}
 
 
-in_child(ChildStage.FORGET, _start_over)
-recording.connect_by(lambda: Tracer.get_proxy(timeout=timing.TIMING.send_s))
+_lock = threading.RLock()
+_is_marking = False
+_marks = _Marks(None)
+
+
+def _renew() -> None:
+    """Let a forked child mark, also if another thread of its parent was marking."""
+    global _lock, _is_marking
+    _lock, _is_marking = threading.RLock(), False
+
+
+in_child(ChildStage.RENEW, _renew)
+
+
+def _connect() -> Any:
+    if not ray.is_initialized():
+        return None
+    return Tracer.get_proxy(timeout=timing.TIMING.send_s)
+
+
+def begin(token: str) -> None:
+    """Trace this process from now on; nothing changes if the token is empty."""
+    sink = recording.sink()
+    if token and not (isinstance(sink, recording.Recorder) and sink.token == token):
+        recording.use(recording.Recorder(token, _connect))
+
+
+begin(os.environ.get(recording.TOKEN_VARIABLE, ""))
 
 
 def _keep_previous(path: Path) -> None:
@@ -364,45 +379,24 @@ def _keep_previous(path: Path) -> None:
     path.rename(kept)
 
 
-def finish(*, several_nodes: bool = False) -> str | None:
-    """End the trace of the job, in the process that launched it; nothing if it is not traced.
+def finish(tracer: Tracer | None = None, *, several_nodes: bool = False) -> None:
+    """End the trace of the job, in the process that launched it.
 
     Args:
+        tracer: The tracer if it is in this process; None for the job's actor.
         several_nodes: Whether the job has more than one node.
-
-    Returns:
-        The file for Perfetto, on node 0; None if it could not be made.
     """
-    # A driver without marks has no thread that sends, and none can start when the interpreter ends.
-    if Tracer._unavailable or not recording.is_on():  # noqa: SLF001  (two halves of one class)
-        return None
     recording.settle(several_nodes=several_nodes)
-    recording.flush()
-    path = ""
     try:
-        summary = Tracer.get_proxy(timeout=timing.TIMING.finish_s).finish()
-        path = summary.path
-        made: str = Tracer.get_proxy(timeout=timing.TIMING.export_s).export()
+        manager = tracer or Tracer.get_proxy(timeout=timing.TIMING.finish_s)
+        written, dropped = manager.finish()
     except (ShoalError, RayError, OSError) as error:
-        how = f"; run `shoal trace {path}` on node 0" if path else ""
-        _log.warning("the trace has no file for Perfetto: %s%s", error, how)
-        return None
-    _report(summary, made)
-    return made
-
-
-def finish_here(tracer: Tracer) -> str:
-    """End the trace of a job whose tracer is in this process; return the file for Perfetto."""
-    summary = tracer.finish()
-    made = tracer.export()
-    _report(summary, made)
-    return made
-
-
-def _report(summary: Summary, made: str) -> None:
-    if summary.dropped:
-        _log.warning("%d events are missing in the trace %s", summary.dropped, summary.path)
-    _log.info(
-        "trace: %d events in %s; open %s at https://ui.perfetto.dev",
-        summary.events, summary.path, made,
-    )  # fmt: skip
+        _log.warning(
+            "the trace has no file for Perfetto: %s; run `shoal trace FILE` on node 0 with the file "
+            "of cluster.tracer.output_file",
+            error,
+        )
+        return
+    if dropped:
+        _log.warning("%d events are missing in the trace", dropped)
+    _log.info("trace: %s", written)

@@ -6,9 +6,8 @@ import itertools
 import logging
 import math
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from ray.exceptions import RayError
@@ -56,8 +55,6 @@ class DeviceLock:
         self._origin = Origin(f"the device lock of {name}")
         self._lock = threading.Lock()
         self._takes: list[int] = []
-        self._given_up: set[int] = set()
-        self._is_shown = False
 
     def acquire(self, *, timeout: float | None = None) -> None:
         """Wait until the worker has its accelerators.
@@ -73,15 +70,10 @@ class DeviceLock:
         """
         if not self._devices("lock"):
             return
-        work = self._begin(timeout, logs=False)
-        try:
+        with self._taking(timeout, logs=False) as work:
             if _in_event_loop():
                 self._warn_if_slow(work)
             work.wait(math.inf)
-        except BaseException:
-            if not work.done() or work.future.cancelled() or work.future.exception() is None:
-                work.abandon()
-            raise
 
     async def async_acquire(
         self,
@@ -90,7 +82,8 @@ class DeviceLock:
     ) -> None:
         """Same as `acquire`, in an event loop; cancelling it gives the request up."""
         if self._devices("lock"):
-            await self._begin(timeout, logs=True).async_wait()
+            with self._taking(timeout, logs=True) as work:
+                await work.async_wait()
 
     def release(self) -> None:
         """End a take; the last one frees the devices.
@@ -108,8 +101,8 @@ class DeviceLock:
         devices = self._devices("unlock")
         if devices:
             manager, number = DeviceLockManager.get_proxy(), self._last_take()
-            ended = manager.begin_call("release_devices", self._address, devices, number=number)
-            await _answer(ended, Deadline(None), f"releasing the lock of {show_devices(devices)}")
+            call = manager.begin_call("release_devices", self._address, devices, number=number)
+            await _answer(call, Deadline(None), f"releasing the lock of {show_devices(devices)}")
 
     def __enter__(self) -> Self:
         self.acquire()
@@ -146,36 +139,33 @@ class DeviceLock:
                     f"Lock is not acquired. {self._address.get_name()} has released it as often as it "
                     "has taken it"
                 ) from None
-            self._show()
+            if not self._takes:
+                hold_devices(())
         return number
 
-    def _show(self) -> None:
-        """Show on the page of this process whether it holds the devices."""
-        if self._is_shown != bool(self._takes):
-            self._is_shown = bool(self._takes)
-            devices = self._worker.worker_info.available_accelerators
-            hold_devices(devices if self._is_shown else ())
+    @contextmanager
+    def _taking(self, timeout: float | None, *, logs: bool) -> Iterator[AsyncWork]:
+        """Ask for the devices; the block waits for them, and has not taken them if it raises."""
+        manager, number = DeviceLockManager.get_proxy(), next(_numbers)
+        work = AsyncWork(what=f"the lock of {show_devices(self._devices('lock'))}")
+        work.operation, work.deadline = "lock", Deadline(timeout)
+        start(self._ask(manager, number, work, logs), lambda _: None, future=work.future)
+        try:
+            yield work
+        except BaseException:
+            work.cancel()
+            # The request may wait, may have been granted, or may arrive later.
+            with suppress(ShoalError, RayError):  # the manager has ended, and the lock with it
+                manager.begin_call("cancel_acquire", self._address, number)
+            raise
+        with self._lock:
+            if not self._takes:
+                hold_devices(self._worker.worker_info.available_accelerators)
+            self._takes.append(number)
 
-    def _begin(self, timeout: float | None, *, logs: bool) -> AsyncWork:
-        deadline, number = Deadline(timeout), next(_numbers)
-        manager = DeviceLockManager.get_proxy()
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        what = f"the lock of {show_devices(self._devices('lock'))}"
-        work = AsyncWork(future, what, partial(self._give_back, manager, number))
-        work.operation, work.deadline = "lock", deadline
-        start(
-            self._take(manager, number, deadline, work, logs),
-            lambda _: self._count(number),
-            lambda _: self._cancel(manager, number),
-            future,
-        )
-        return work
-
-    async def _take(
-        self, manager: Any, number: int, deadline: Deadline, work: AsyncWork, logs: bool
-    ) -> None:
-        """Ask for the devices; while that waits, keep the work's description up to date."""
-        what = work.what
+    async def _ask(self, manager: Any, number: int, work: AsyncWork, logs: bool) -> None:
+        """Wait for the devices, and keep the work's description up to date meanwhile."""
+        what, deadline = work.what, work.deadline or Deadline(None)
         # The page shows the wait for the work.
         wait = LongWait(
             lambda: f"{describe_self()}: waits for {work.what}",
@@ -184,63 +174,32 @@ class DeviceLock:
             peers=lambda: work.peers,
         )
         asked = (self._address, self._devices("lock"))
-        granted = asyncio.wrap_future(
-            manager.begin_call("acquire_devices", *asked, number=number, timeout=deadline.timeout)
+        call = manager.begin_call(
+            "acquire_devices", *asked, number=number, timeout=deadline.timeout
         )
+        granted = asyncio.wrap_future(call)
         pause = timing.TIMING.first_look_s
-        try:
-            while True:
-                pause = wait.step(pause) if logs else min(pause, deadline.remaining)
-                ended, _ = await asyncio.wait({granted}, timeout=pause)
-                if ended or deadline.expired:
-                    break
-                reason, work.peers = await self._explain(manager, number)
-                work.what = f"{what}: {reason}" if reason else what
-                if logs:
-                    wait.tick()
-                pause = timing.TIMING.refresh_s
-            await _answer(
-                granted, Deadline(deadline.remaining + timing.TIMING.spare_s), f"acquiring {what}"
-            )
-        except asyncio.CancelledError:
-            self._cancel(manager, number)
-            raise
-        except ShoalTimeoutError:
-            if not granted.done():  # the manager does not answer
-                self._cancel(manager, number)
-            raise
+        while True:
+            pause = wait.step(pause) if logs else min(pause, deadline.remaining)
+            ended, _ = await asyncio.wait({granted}, timeout=pause)
+            if ended or deadline.expired:
+                break
+            reason, work.peers = await self._explain(manager, number)
+            work.what = f"{what}: {reason}" if reason else what
+            if logs:
+                wait.tick()
+            pause = timing.TIMING.refresh_s
+        limit = Deadline(deadline.remaining + timing.TIMING.spare_s)
+        await _answer(granted, limit, f"acquiring {what}")
 
     async def _explain(self, manager: Any, number: int) -> tuple[str, Sequence[str]]:
-        asked = asyncio.wrap_future(manager.begin_call("explain_wait", self._address, number))
+        call = manager.begin_call("explain_wait", self._address, number)
         with suppress(ShoalError, RayError):  # the line then names no holder
             reason: tuple[str, Sequence[str]] = await _answer(
-                asked, Deadline(timing.TIMING.explain_s), "asking for the holder"
+                call, Deadline(timing.TIMING.explain_s), "asking for the holder"
             )
             return reason
         return "", ()
-
-    def _count(self, number: int) -> None:
-        """Note a take that was granted."""
-        with self._lock:
-            if number in self._given_up:
-                self._given_up.remove(number)
-            else:
-                self._takes.append(number)
-                self._show()
-
-    def _give_back(self, manager: Any, number: int) -> None:
-        """End a take that no caller receives; its grant may be noted at the same moment."""
-        with self._lock:
-            if number in self._takes:
-                self._takes.remove(number)
-                self._show()
-            else:
-                self._given_up.add(number)
-        self._cancel(manager, number)
-
-    def _cancel(self, manager: Any, number: int) -> None:
-        with suppress(ShoalError, RayError):  # the manager has ended, and the lock with it
-            manager.begin_call("cancel_acquire", self._address, number)
 
     def _warn_if_slow(self, work: AsyncWork) -> None:
         with suppress(ShoalTimeoutError):
