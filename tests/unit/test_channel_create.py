@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoal.channel import create, starting
+from shoal.channel import actor_calls, create
 from shoal.deadline import Deadline
 from shoal.errors import ChannelExistsError, ChannelNotFoundError, PeerLostError
 from shoal.queues.settings import ChannelSettings
@@ -90,8 +90,8 @@ def actor(monkeypatch):
             raise answer
         return answer
 
-    monkeypatch.setattr(starting, "get", get)
-    monkeypatch.setattr(starting, "is_dead", lambda _: state.dead)
+    monkeypatch.setattr(actor_calls, "get", get)
+    monkeypatch.setattr(actor_calls, "is_dead", lambda _: state.dead)
     state.handle = SimpleNamespace(shoal_channel_settings=SimpleNamespace(remote=lambda: None))
     return state
 

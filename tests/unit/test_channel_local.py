@@ -54,7 +54,7 @@ def test_draining_ends_although_a_producer_puts_all_the_time():
 
 def test_keys_that_hold_nothing_are_forgotten_once_there_are_many(monkeypatch):
     monkeypatch.setattr("shoal.queues.local._MANY", 8)
-    monkeypatch.setattr("shoal.queues.counts._MANY", 8)
+    monkeypatch.setattr("shoal.queues.usage._MANY", 8)
     channel = Channel.create("local", local=True)
     channel.put_many(range(3), key="kept")
     for n in range(100):

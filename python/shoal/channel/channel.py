@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from typing import Any, Self
 
 from shoal._backend import ChannelBase
+from shoal.channel.actor_calls import settings_of
 from shoal.channel.create import (
     connect,
     create,
@@ -22,7 +23,6 @@ from shoal.channel.reservation import (
     reserve,
 )
 from shoal.channel.routes import Routes
-from shoal.channel.starting import settings_of
 from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
@@ -32,7 +32,6 @@ from shoal.errors import (
     ShoalTimeoutError,
 )
 from shoal.manager.base import required_namespace
-from shoal.queues.counts import ChannelStats, Rates
 from shoal.queues.local import LocalChannel, LocalQueues
 from shoal.queues.protocol import (
     DEFAULT_KEY,
@@ -47,6 +46,7 @@ from shoal.queues.protocol import (
 )
 from shoal.queues.settings import CAPACITY, MOST_ITEMS, ChannelSettings
 from shoal.queues.shared import QueueWait
+from shoal.queues.usage import ChannelStats, Rates
 from shoal.queues.wait import named, naming, started, work_of
 from shoal.work import AsyncChannelWork
 

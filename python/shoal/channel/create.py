@@ -10,8 +10,8 @@ from shoal._backend import WorkerAddress
 from shoal._ray import find_actor, in_process, is_dead, timed_out
 from shoal.channel import timing
 from shoal.channel.actor import ChannelWorker
+from shoal.channel.actor_calls import await_abandoned, end, settings_of, start, state_of
 from shoal.channel.routes import Routes
-from shoal.channel.starting import await_abandoned, end, settings_of, start, state_of
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -84,9 +84,10 @@ def create(
         if joined is not None:
             return joined
         try:
-            return start(worker_cls, wanted, nodes, deadline, log=log)
+            settings, handles = start(worker_cls, wanted, nodes, deadline, log=log)
         except NameTakenError:  # another process was faster
             continue
+        return settings, Routes(settings, required_namespace(), dict(enumerate(handles)))
 
 
 def _join(

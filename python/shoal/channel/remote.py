@@ -12,14 +12,12 @@ from shoal.channel.actor_calls import ActorCalls, node_is_dead
 from shoal.context import current
 from shoal.deadline import Deadline
 from shoal.errors import (
-    ChannelClosed,
     ChannelDecodeError,
     PeerLostError,
     ShoalError,
 )
 from shoal.futures import Asking
 from shoal.queues.arrays import new_array
-from shoal.queues.counts import Counts
 from shoal.queues.lane import Lane, LaneAddress
 from shoal.queues.order import Order, Sent
 from shoal.queues.protocol import (
@@ -35,6 +33,7 @@ from shoal.queues.protocol import (
     set_done,
 )
 from shoal.queues.settings import ChannelSettings
+from shoal.queues.usage import Counts
 from shoal.queues.wait import Engine, named, puts_wait
 from shoal.reused_threads import result_from_thread, run_in_thread
 from shoal.shm import Parcel
@@ -394,16 +393,7 @@ class RemoteQueues(Engine):
 
     def end(self, *, now: bool) -> None:
         """Accept no more items, and have the actor end once nothing is left, or `now`."""
-        try:
-            ends = self._calls.ask("end", now)
-        except ChannelClosed:
-            return  # the channel is gone, which is closed too
-        except PeerLostError:
-            if not self._calls.is_gone():
-                raise
-            return
-        if ends:
-            self._calls.until_gone()
+        self._calls.end(now=now)
 
     def _question(self, what: str, key: Hashable, *args: Any) -> Any:
         return self._calls.ask("ask", what, (canonical(key), repr(key)), *args)

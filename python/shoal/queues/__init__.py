@@ -5,5 +5,5 @@
 common is written once: `order` attempts operations that have to wait, each in its turn, and `wait`
 lets calls wait for them, with deadlines and log lines. `leases` has items that return unless they
 are acknowledged, `arrays` the arrays that producers fill in place, `settings` the description of a
-channel, and `counts` its figures.
+channel, and `usage` its figures.
 """

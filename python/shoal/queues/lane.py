@@ -31,7 +31,7 @@ from shoal.queues.leases import HeldLeases, LaneLease
 from shoal.queues.protocol import NOTHING, Leased, Taken, Want, leased, set_done
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import QueueWait, take_in_time, take_now, with_whole_timeout
-from shoal.queues.state_page import StatePageUse
+from shoal.queues.usage import StatePageUse
 from shoal.reused_threads import result_from_thread, run_in_thread
 from shoal.shm import Session
 from shoal.shm.keys import canonical

@@ -24,7 +24,6 @@ from shoal.errors import (
 )
 from shoal.futures import done
 from shoal.queues.arrays import new_array
-from shoal.queues.counts import Counts
 from shoal.queues.leases import LocalLease
 from shoal.queues.order import Line, NotYet, Pending, after
 from shoal.queues.protocol import (
@@ -38,6 +37,7 @@ from shoal.queues.protocol import (
     WeightedItem,
 )
 from shoal.queues.settings import DROPPING, ChannelSettings
+from shoal.queues.usage import Counts
 from shoal.queues.wait import Engine
 from shoal.shm.refusals import Refusal, timeout_error
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from shoal.deadline import Deadline
 from shoal.errors import ChannelDecodeError, ShoalValueError
-from shoal.queues.counts import Counts
+from shoal.queues.usage import Counts
 from shoal.shm.keys import refusal
 from shoal.shm.refusals import Refusal
 

@@ -20,7 +20,6 @@ from shoal.errors import (
 )
 from shoal.futures import done
 from shoal.queues import timing
-from shoal.queues.counts import Counts
 from shoal.queues.order import Direct, NotYet, Order, Pending, Side
 from shoal.queues.protocol import (
     NOTHING,
@@ -34,7 +33,7 @@ from shoal.queues.protocol import (
     set_done,
 )
 from shoal.queues.settings import DROPPING, ChannelSettings
-from shoal.queues.state_page import StatePageUse
+from shoal.queues.usage import Counts, StatePageUse
 from shoal.queues.wait import Engine, long_wait, puts_wait
 from shoal.shm import Parcel, Queue, Reservation, Session
 from shoal.shm.keys import canonical

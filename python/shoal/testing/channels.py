@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.channel.create import check_same, not_found
-from shoal.channel.delayed import DelayedQueues
-from shoal.channel.routes import Routes
+from shoal.channel.routes import DelayedQueues, Routes
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import (

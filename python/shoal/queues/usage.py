@@ -1,10 +1,15 @@
-"""`ChannelStats`: how a key of a channel is used, with rates since the last call of `stats`."""
+"""How a channel is used: the figures of a key, and what the state page of this process shows."""
 
 import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["ChannelStats", "Counts", "Rates"]
+from shoal.fork import reset_in_child
+from shoal.queues.order import Side
+from shoal.queues.settings import ChannelSettings
+from shoal.state import use_channel
+
+__all__ = ["ChannelStats", "Counts", "Rates", "StatePageUse"]
 
 _MANY = 4096
 """Maximum number of keys whose last figures a handle remembers."""
@@ -100,3 +105,29 @@ class Rates:
 def _rate(more: int, seconds: float) -> float:
     # `more` is negative if the key was forgotten meanwhile.
     return max(0, more) / seconds if seconds else 0.0
+
+
+class StatePageUse:
+    """Writes which sides of a channel this process has used, each of them once.
+
+    Args:
+        settings: The channel; one that is internal or local is not shown.
+        token: Where its memory is; empty if it is not on this node.
+    """
+
+    def __init__(self, settings: ChannelSettings, token: str) -> None:
+        self._name = settings.page_name
+        self._token = token
+        self.reset()
+        reset_in_child(self)
+
+    def reset(self) -> None:
+        """Show both sides again: a forked child has a page of its own."""
+        self._shown: set[Side] = set()
+
+    def show(self, side: Side) -> None:
+        """Show that this process puts, or gets."""
+        if side not in self._shown:
+            self._shown.add(side)
+            if self._name:
+                use_channel(self._name, self._token, side)
