@@ -139,40 +139,52 @@ class ActorCalls:
             PeerLostError: The actor died, or does not answer.
             Exception: The error that the actor raised.
         """
-        until: Deadline | None = None
+        try:
+            return self.serve_again(operation, *arguments)
+        except ActorLostError as error:
+            raise self.translate(error) from None
+
+    def serve_again(
+        self,
+        operation: str,
+        *arguments: Any,
+        until: Deadline | None = None,
+        restarts: Deadline | None = None,
+    ) -> Any:
+        """Make an idempotent call as `serve` does, again if the actor restarts.
+
+        Args:
+            operation: An operation of the actor.
+            arguments: Its arguments.
+            until: As for `serve`.
+            restarts: When it has to have restarted; None for 20 s after it died.
+        """
         while True:
             try:
-                return self.serve(operation, *arguments)
-            except ActorRestartsError as error:
-                until = until or Deadline(timing.TIMING.restart_s)
-                if until.expired:
-                    raise self.translate(error) from None
-                try:
-                    self.wait_for_restart(until)
-                except ActorLostError as lost:
-                    raise self.translate(lost) from None
-            except ActorSilentError as error:
-                raise self.translate(error) from None
+                return self.serve(operation, *arguments, until=until)
+            except ActorRestartsError:
+                restarts = restarts or Deadline(timing.TIMING.restart_s)
+                if restarts.expired:
+                    raise
+                self._wait_for_restart(restarts)
 
     def look(self) -> None:
         """Ping the actor without waiting; `ActorSilentError` means that it does not answer."""
         _answer(self._get_handle(), "ping", until=Deadline(0))
 
-    def wait_for_restart(self, until: Deadline) -> None:
+    def _wait_for_restart(self, until: Deadline) -> None:
         """Wait until the actor has restarted; at the deadline just return.
 
         Raises:
             ActorRestartsError: It has not for long.
         """
         deadline = Deadline(min(timing.TIMING.restart_s, until.remaining))
-        while True:
+        while not until.expired:  # the caller reports that the time is over
             time.sleep(timing.TIMING.again_s)  # Ray does not notify when an actor has restarted
             try:
                 _answer(self._get_handle(), "ping", until=deadline)
             except ActorRestartsError:
-                if until.expired:
-                    return  # the caller reports that the time is over
-                if deadline.expired:
+                if deadline.expired and not until.expired:
                     raise
             except ActorLostError:
                 return  # the next call raises the same

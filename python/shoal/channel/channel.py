@@ -37,7 +37,6 @@ from shoal.queues.protocol import (
     DEFAULT_KEY,
     ONE,
     Got,
-    Queues,
     Want,
     checked_count,
     checked_key,
@@ -47,7 +46,7 @@ from shoal.queues.protocol import (
 from shoal.queues.settings import CAPACITY, MOST_ITEMS, ChannelSettings
 from shoal.queues.shared import QueueWait
 from shoal.queues.usage import ChannelStats, Rates
-from shoal.queues.wait import named, naming, started, work_of
+from shoal.queues.wait import Queues, named, naming, started, work_of
 from shoal.work import AsyncChannelWork
 
 __all__ = ["DEFAULT_KEY", "Channel"]

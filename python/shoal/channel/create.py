@@ -79,15 +79,11 @@ def create(
         return created
     nodes = range(num_actors) if distributed else [node_rank]
     await_abandoned(settings.name, deadline)
-    while True:
-        joined = _join(wanted, deadline, shared=shared)
-        if joined is not None:
-            return joined
-        try:
-            settings, handles = start(worker_cls, wanted, nodes, deadline, log=log)
-        except NameTakenError:  # another process was faster
-            continue
-        return settings, Routes(settings, required_namespace(), dict(enumerate(handles)))
+    while (made := _join(wanted, deadline, shared=shared)) is None:
+        with contextlib.suppress(NameTakenError):  # another process was faster
+            started, handles = start(worker_cls, wanted, nodes, deadline, log=log)
+            return started, Routes(started, required_namespace(), dict(enumerate(handles)))
+    return made
 
 
 def _join(

@@ -27,10 +27,11 @@ from shoal.net_emulation import EmulatedNetwork, Endpoint, Link, emulated_networ
 from shoal.pickling import nbytes_of
 from shoal.queues.arrays import new_array
 from shoal.queues.order import Direct, Order, Pending, when_due
-from shoal.queues.protocol import NOTHING, Future, Queues, Taken, Want, leased, set_done
+from shoal.queues.protocol import NOTHING, Future, Got, Taken, Want, leased, set_done
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import SharedQueues, taken as taken_of, with_whole_timeout
-from shoal.queues.wait import JOB_HAS_ENDED, in_two_steps, long_wait, result_of
+from shoal.queues.usage import Counts
+from shoal.queues.wait import JOB_HAS_ENDED, Queues, in_two_steps, long_wait, result_of
 from shoal.reused_threads import run_in_thread
 from shoal.shm import Parcel, Session, joined
 from shoal.shm.refusals import timeout_error
@@ -218,7 +219,7 @@ class Routes:
             yield self._actor(index)
 
 
-class DelayedQueues:
+class DelayedQueues(Queues):
     """Keyed queues of an actor behind emulated links, on which items take time.
 
     A put is over when its item has arrived, as with a channel on another node. Asynchronous puts are
@@ -241,30 +242,30 @@ class DelayedQueues:
         endpoint: Endpoint,
         encode: Callable[[Any], Any] = Parcel.of,
     ) -> None:
+        super().__init__(settings, Order({"put": {}, "get": {}}))
         self._inner = queues
         self._network = network
-        self._settings = settings
         self._endpoint = endpoint
         self._encode = encode
-        self._order = Order({"put": {}, "get": {}})
         self.transport = queues.transport
-        self.qsize, self.full, self.maxsize = queues.qsize, queues.full, queues.maxsize
-        self.declare, self.peek_all, self.counts = queues.declare, queues.peek_all, queues.counts
-        self.close = queues.close
 
     # Puts.
 
-    def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
-        """Put an item; a call that does not wait for room takes the time of its way too."""
+    def try_put(self, key: Hashable, item: Any, weight: int) -> None:
+        """Put an item without waiting for room; it takes the time of its way all the same."""
+        self.put_here(key, item, weight, None)
+
+    def put_here(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
+        """Put an item, once it has arrived."""
         item, way = self._sent(key, item, deadline)
         self._arrive(key, way)
         self._inner.put(key, item, weight, deadline)
 
-    def put_many(
+    def put_many_here(
         self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
     ) -> None:
-        """Put items in their order; an error's `done` says how many are in the channel."""
-        sent = [self._sent(key, item, deadline) for item in items]  # on their way together
+        """Put items, which are on their way together."""
+        sent = [self._sent(key, item, deadline) for item in items]
         for count, ((item, way), weight) in enumerate(zip(sent, weights, strict=True)):
             try:
                 self._arrive(key, way)
@@ -273,11 +274,13 @@ class DelayedQueues:
                 set_done(error, count)
                 raise
 
-    def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
+    def start_put(
+        self, key: Hashable, item: Any, weight: int, deadline: Deadline, *, timed: bool = True
+    ) -> Future:
         """Start a put, which comes after those that this worker started before."""
         item, way = self._sent(key, item, deadline)
         if way is None:
-            return self._inner.start_put(key, item, weight, deadline)
+            return self._inner.start_put(key, item, weight, deadline, timed=timed)
 
         def put(arrived: Future) -> Future:
             arrived.result()  # may be late
@@ -309,33 +312,39 @@ class DelayedQueues:
 
     # Gets.
 
-    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
-        """Take items; a call that does not wait for them takes the time of their way too."""
+    def try_take(self, key: Hashable, want: Want) -> Taken:
+        """Take items without waiting for them; they take the time of their way all the same."""
         link = self._link_from()
         if link is None:
-            return self._inner.take(key, want, deadline)
-        limit = _of_way(deadline)
-        if deadline is None:
-            on_lease = want._replace(lease=True)
-            found = leased(partial(self._inner.take, key, on_lease, None), want)
-            future = self._brought(key, want, limit, link, done(taken_of(found, want)))
-        else:
-            future = self.start_take(key, want, deadline)
-        taken = result_of(future, self._wait("get", key, limit))
-        return taken.received()
+            return self._inner.try_take(key, want)
+        on_lease = want._replace(lease=True)
+        found = leased(partial(self._inner.take, key, on_lease, None), want)
+        limit = _of_way(None)
+        way = self._brought(key, want, limit, link, done(taken_of(found, want)))
+        brought: Taken = result_of(way, self._wait("get", key, limit))
+        return brought
 
-    def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
+    def take_here(self, key: Hashable, want: Want, deadline: Deadline) -> Any:
+        """Take items, and wait until they have arrived."""
+        if self._link_from() is None:
+            return self._inner.take(key, want, deadline)
+        future = self.start_take(key, want, deadline)
+        return result_of(future, self._wait("get", key, _of_way(deadline))).received()
+
+    def start_take(
+        self, key: Hashable, want: Want, deadline: Deadline, *, timed: bool = True
+    ) -> Future:
         """Start a get."""
         link = self._link_from()
         if link is None:
-            return self._inner.start_take(key, want, deadline)
+            return self._inner.start_take(key, want, deadline, timed=timed)
         # What is taken later than this cannot arrive in time.
         limit = 0.0 if deadline.timeout == 0 else deadline.remaining - link.delay_s
         if limit >= 0:
             taking = self._inner.start_take(key, want, Deadline(limit))
         else:
             taking = Future()
-            fail(taking, timeout_error(want.operation, self._settings.shown(key), 0, NOTHING))
+            fail(taking, timeout_error(want.operation, self.settings.shown(key), 0, NOTHING))
         # In a thread: it may call the manager of the network.
         return in_two_steps(
             taking, partial(self._brought, key, want, deadline, link), run_in_thread
@@ -353,7 +362,7 @@ class DelayedQueues:
         except ShoalTimeoutError as error:
             if math.isinf(deadline.timeout):
                 raise  # nothing to wait for
-            late = with_whole_timeout(error, want.operation, self._settings.shown(key), deadline)
+            late = with_whole_timeout(error, want.operation, self.settings.shown(key), deadline)
             way = Pending(lambda: None, deadline, lambda _: late, not_before=math.inf)
         else:
             try:
@@ -383,14 +392,44 @@ class DelayedQueues:
             attempt,
             deadline,
             lambda _: ShoalTimeoutError(
-                f"{operation}: {self._settings.shown(key)}: nothing arrived within "
+                f"{operation}: {self.settings.shown(key)}: nothing arrived within "
                 f"{deadline.timeout:g} s over the link that cluster.net_emulation emulates"
             ),
             not_before=time.monotonic() + seconds,
         )
 
+    # Questions.
+
+    def qsize(self, key: Hashable) -> int:
+        """Return how many items a key holds."""
+        return self._inner.qsize(key)
+
+    def full(self, key: Hashable) -> bool:
+        """Return whether a put would wait."""
+        return self._inner.full(key)
+
+    def maxsize(self, key: Hashable) -> int:
+        """Return the bound of a key."""
+        return self._inner.maxsize(key)
+
+    def declare(self, key: Hashable, maxsize: int) -> None:
+        """Give a key a bound of its own."""
+        self._inner.declare(key, maxsize)
+
+    def peek_all(self, key: Hashable) -> Got:
+        """Return the weights and items that a key holds, without taking them."""
+        return self._inner.peek_all(key)
+
+    def counts(self, key: Hashable) -> Counts:
+        """Return the counters of a key and of its memory."""
+        return self._inner.counts(key)
+
+    def close(self) -> None:
+        """Accept no more items."""
+        self._inner.close()
+
     def _wait(self, operation: str, key: Hashable, deadline: Deadline) -> Any:
-        shown, channel = self._settings.shown(key), self._settings.page_name
+        shown, channel = self.settings.shown(key), self.settings.page_name
         return long_wait(operation, "an item on its way", shown, deadline, channel)
 
 

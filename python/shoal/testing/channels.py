@@ -17,8 +17,8 @@ from shoal.errors import (
 )
 from shoal.pickling import dumps, loads
 from shoal.queues.local import LocalQueues
-from shoal.queues.protocol import Queues
 from shoal.queues.settings import ChannelSettings
+from shoal.queues.wait import Queues
 from shoal.shm import Session
 
 __all__ = ["LocalChannels"]
