@@ -93,7 +93,7 @@ def test_a_put_in_a_call_that_is_not_answered_ends_soon_after_its_time(
     channel, full, slow, monkeypatch
 ):
     def look():
-        raise channel.protocol.ActorSilentError("no answer")
+        raise channel.actor_calls.ActorSilentError("no answer")
 
     monkeypatch.setattr(full._calls, "look", look)
     sent, goes_on = slow

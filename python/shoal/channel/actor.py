@@ -22,7 +22,7 @@ from shoal._backend import WorkerAddress
 from shoal._ray import in_process
 from shoal.bootstrap.output import announce_output
 from shoal.channel import timing
-from shoal.channel.actor_calls import end, start
+from shoal.channel.actor_calls import Outcome, end, start
 from shoal.context import describe_self, set_context
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -36,7 +36,6 @@ from shoal.errors import (
 from shoal.manager import NodeManager
 from shoal.process import ProcessId, is_running, wait_for_exit
 from shoal.queues.lane import listen
-from shoal.queues.protocol import Outcome
 from shoal.queues.settings import MOST_ITEMS, ChannelSettings, MemoryLocation
 from shoal.queues.shared import ROUTES, SessionQueues, counts_of
 from shoal.shm import Queue, Session

@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from enum import IntEnum
 from typing import Any
 
 import ray
@@ -30,12 +31,15 @@ from shoal.job_end import tie_to_job
 from shoal.loop import submit
 from shoal.manager import NodeManager
 from shoal.manager.base import required_namespace
-from shoal.queues.protocol import ActorLostError, ActorRestartsError, ActorSilentError, Outcome
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.wait import JOB_HAS_ENDED
 
 __all__ = [
     "ActorCalls",
+    "ActorLostError",
+    "ActorRestartsError",
+    "ActorSilentError",
+    "Outcome",
     "await_abandoned",
     "end",
     "node_is_dead",
@@ -45,6 +49,28 @@ __all__ = [
 ]
 
 _DISCONNECTED = "this process is not connected to Ray any more"
+
+
+class Outcome(IntEnum):
+    """The outcome of a call to a channel's actor."""
+
+    OK = 0
+    CLOSED = 1
+    """The actor is that of another channel with the same name."""
+    ERROR = 2
+    """The reply is an exception."""
+
+
+class ActorLostError(Exception):
+    """The actor died or does not answer; the caller decides what that means."""
+
+
+class ActorRestartsError(ActorLostError):
+    """The actor's process died and another one takes its place; the call may have taken effect."""
+
+
+class ActorSilentError(ActorLostError):
+    """The actor does not answer; the call may have taken effect, or may still do so."""
 
 
 class ActorCalls:

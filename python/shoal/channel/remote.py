@@ -8,7 +8,13 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from shoal.channel.actor_calls import ActorCalls, node_is_dead
+from shoal.channel.actor_calls import (
+    ActorCalls,
+    ActorLostError,
+    ActorRestartsError,
+    ActorSilentError,
+    node_is_dead,
+)
 from shoal.context import current
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -22,9 +28,6 @@ from shoal.queues.lane import Lane, LaneAddress
 from shoal.queues.order import Sent
 from shoal.queues.protocol import (
     NOTHING,
-    ActorLostError,
-    ActorRestartsError,
-    ActorSilentError,
     Future,
     Got,
     Taken,

@@ -1,15 +1,13 @@
 """The values that cross the interface of queues, `shoal.queues.wait.Queues`.
 
-`Want` (the items that a get asks for), `Taken` (the items of an asynchronous get), `ItemLease`,
-`WeightedItem`, and `Outcome`; the errors of an actor that is lost; and the checks of keys, weights
-and counts.
+`Want` (the items that a get asks for), `Taken` (the items of an asynchronous get), `ItemLease` and
+`WeightedItem`; and the checks of keys, weights and counts.
 """
 
 import concurrent.futures
 import operator
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any, Literal, NamedTuple, Self
 
 from shoal.deadline import Deadline
@@ -21,14 +19,10 @@ __all__ = [
     "DEFAULT_KEY",
     "NOTHING",
     "ONE",
-    "ActorLostError",
-    "ActorRestartsError",
-    "ActorSilentError",
     "Future",
     "Got",
     "ItemLease",
     "Leased",
-    "Outcome",
     "Taken",
     "Want",
     "WeightedItem",
@@ -161,16 +155,6 @@ def leased(take: Callable[[], Any], want: Want) -> Leased:
     return [found] if want.kind == "one" else found, None
 
 
-class Outcome(IntEnum):
-    """The outcome of a call to a channel's actor."""
-
-    OK = 0
-    CLOSED = 1
-    """The actor is that of another channel with the same name."""
-    ERROR = 2
-    """The reply is an exception."""
-
-
 class ItemLease:
     """An item that is delivered again unless it is acknowledged.
 
@@ -227,18 +211,6 @@ class ItemLease:
 def set_done(error: Exception, done: int) -> None:
     """Set the `done` of an error of `put_many`: how many items were put."""
     error.__dict__["done"] = done
-
-
-class ActorLostError(Exception):
-    """The actor died or does not answer; the caller decides what that means."""
-
-
-class ActorRestartsError(ActorLostError):
-    """The actor's process died and another one takes its place; the call may have taken effect."""
-
-
-class ActorSilentError(ActorLostError):
-    """The actor does not answer; the call may have taken effect, or may still do so."""
 
 
 def checked_key(key: Hashable, queue_name: Hashable = None) -> Hashable:

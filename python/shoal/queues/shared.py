@@ -47,11 +47,8 @@ __all__ = [
     "QueueWait",
     "SessionQueues",
     "SharedQueues",
-    "put_now",
-    "put_or_wait",
     "take_in_time",
     "take_now",
-    "take_or_wait",
     "taken",
     "with_whole_timeout",
 ]

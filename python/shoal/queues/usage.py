@@ -16,22 +16,7 @@ _MANY = 4096
 
 
 class Counts(NamedTuple):
-    """The counters of a key and of its memory, at one moment.
-
-    Attributes:
-        depth: Items that the key holds.
-        bytes: Bytes of those items.
-        puts: Items that were put since the key was first used. The count restarts if the key held
-            nothing and was forgotten because there were many such keys.
-        gets: Items that were taken.
-        waiting_producers: Whether puts wait for room: 0, or at least 1; only a local channel gives
-            the exact number. A put that gave up counts until an item is taken.
-        waiting_consumers: The same for gets that wait for items.
-        oldest_s: Seconds since the oldest item was put; 0 if there is none.
-        memory_used: Bytes of all items of the actor, including items that consumers still use.
-        memory_reserved: Bytes of memory that are reserved for the items.
-        memory_limit: Maximum bytes of the items; 0 for no limit.
-    """
+    """The counters of a key and of its memory, at one moment; `ChannelStats` describes them."""
 
     depth: int
     bytes: int

@@ -23,7 +23,6 @@ __all__ = [
     "long_wait",
     "named",
     "naming",
-    "puts_wait",
     "result_of",
     "started",
     "work_of",
