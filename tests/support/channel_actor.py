@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 from ray.exceptions import GetTimeoutError
 
+from shoal.channel.actor_calls import Outcome
 from shoal.loop import soon
-from shoal.queues.protocol import Outcome
 
 DEADLINE_S = 30
 STANDS_S = 60

@@ -2,7 +2,7 @@
 
 import threading
 
-from shoal.queues.leases import HeldLeases
+from shoal.queues.lane import HeldLeases
 
 DEADLINE_S = 10
 

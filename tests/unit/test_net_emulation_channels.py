@@ -6,7 +6,7 @@ import time
 import pytest
 
 from shoal import Channel, NodePlacementStrategy, Worker
-from shoal.channel.delayed import DelayedQueues
+from shoal.channel.routes import DelayedQueues
 from shoal.errors import ChannelEmpty, ChannelFull, ShoalTimeoutError
 from shoal.testing import local_cluster
 

@@ -1,9 +1,9 @@
-"""`ChannelWorker`: the Ray actor of a channel on one node.
+"""`ChannelWorker`: the Ray actor of a channel on one node; `ChannelWorkerGroup` places several.
 
 The actor creates the shared memory that stores the channel's items, and removes it at the end.
 Processes of its node put and take without the actor. Those of other nodes do so through threads of
-its process, which do not decode the items and do not need its interpreter. When its process dies, Ray restarts the actor, and the new
-process continues with the same memory.
+its process, which do not decode the items and do not need its interpreter. When its process dies, Ray
+restarts the actor, and the new process continues with the same memory.
 """
 
 import asyncio
@@ -13,30 +13,39 @@ import math
 import os
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import ray
 
+from shoal._backend import WorkerAddress
 from shoal._ray import in_process
 from shoal.bootstrap.output import announce_output
 from shoal.channel import timing
-from shoal.channel.actor_group import ChannelWorkerGroup
-from shoal.context import set_context
+from shoal.channel.actor_calls import Outcome, end, start
+from shoal.context import describe_self, set_context
+from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelError,
+    LaunchError,
+    NameTakenError,
+    PlacementError,
     ShoalError,
     TransportError,
 )
 from shoal.manager import NodeManager
 from shoal.process import ProcessId, is_running, wait_for_exit
 from shoal.queues.lane import listen
-from shoal.queues.protocol import Outcome
 from shoal.queues.settings import MOST_ITEMS, ChannelSettings, MemoryLocation
 from shoal.queues.shared import ROUTES, SessionQueues, counts_of
 from shoal.shm import Queue, Session
 from shoal.state import accept_calls, hide_process
 
-__all__ = ["ChannelWorker", "ask_manager"]
+if TYPE_CHECKING:
+    from shoal.cluster import Cluster
+    from shoal.placement import PlacementStrategy
+
+__all__ = ["ChannelWorker", "ChannelWorkerGroup", "ask_manager"]
 
 _log = logging.getLogger("shoal")
 
@@ -86,7 +95,7 @@ class ChannelWorker:
             self._begin()
 
     @classmethod
-    def create_group(cls, maxsize: int = 0) -> ChannelWorkerGroup:
+    def create_group(cls, maxsize: int = 0) -> "ChannelWorkerGroup":
         """Return actors that `launch` places and starts, for a subclass of `Channel`.
 
         `Channel.create` is all that other code needs.
@@ -325,6 +334,129 @@ class ChannelWorker:
             await asyncio.to_thread(ask_manager, "note", self._name, None)
         finally:
             ray.kill(ray.get_runtime_context().current_actor)  # frees the name at once
+
+
+class ChannelWorkerGroup:
+    """The actors of a channel, `<name>:0` to `<name>:<N-1>`; made by `ChannelWorker.create_group`.
+
+    It is for a subclass of `Channel` that places the actors itself and binds to them with
+    `_initialize`. Other processes find the channel with `Channel.connect`.
+
+    Args:
+        worker_cls: `ChannelWorker`.
+        maxsize: Items that each key holds before a put waits; 0 for no bound below 262,144.
+    """
+
+    @dataclass(frozen=True)
+    class WorkerRank:
+        """An actor's rank and its handle."""
+
+        worker: Any
+        rank: int
+
+    def __init__(self, worker_cls: type, maxsize: int = 0) -> None:
+        self._worker_cls = worker_cls
+        self._name = f"worker_group_{worker_cls.__name__}"
+        self._settings = ChannelSettings(self._name, maxsize)
+        self._workers: list[ChannelWorkerGroup.WorkerRank] = []
+
+    @property
+    def worker_cls_name(self) -> str:
+        """The name of the actors' class."""
+        return self._worker_cls.__name__
+
+    @property
+    def worker_group_name(self) -> str:
+        """The name of the group and of the channel."""
+        return self._name
+
+    @property
+    def worker_info_list(self) -> list["ChannelWorkerGroup.WorkerRank"]:
+        """The actors with their handles, in rank order."""
+        return list(self._workers)
+
+    def launch(
+        self,
+        cluster: "Cluster",
+        placement_strategy: "PlacementStrategy | None" = None,
+        name: str | None = None,
+        max_concurrency: int | bool | None = None,
+        isolate_gpu: bool = True,
+        catch_system_failure: bool | None = None,
+        disable_distributed_log: bool = True,
+        *,
+        timeout: float | None = None,
+    ) -> Self:
+        """Start the actors and wait until they answer.
+
+        Args:
+            cluster: The cluster.
+            placement_strategy: One process for each actor; None for one actor on node 0.
+            name: The name of the group and of the channel; None for `worker_group_ChannelWorker`.
+            max_concurrency: Ignored: any number of calls may wait.
+            isolate_gpu: Ignored: the actors use no accelerators.
+            catch_system_failure: Ignored.
+            disable_distributed_log: Whether the output of the actors stays out of the job's log
+                folder.
+            timeout: Maximum seconds of the start; None for the default.
+
+        Returns:
+            The group.
+
+        Raises:
+            NameTakenError: A worker or a channel has the name.
+            PlacementError: The placement does not fit the cluster, or has no process.
+            LaunchError: The group is launched already.
+            ChannelError: The cluster is a local one of `shoal.testing`, which has no actors.
+            ShoalTimeoutError: An actor did not start in time.
+        """
+        del max_concurrency, isolate_gpu, catch_system_failure
+        if self._workers:
+            raise LaunchError(f"the group {self._name!r} is launched already")
+        if in_process() is not None:
+            raise ChannelError(
+                f"{describe_self()}: ChannelWorker.create_group: a local cluster has no actors of "
+                "channels; use Channel.create"
+            )
+        nodes = [0]
+        if placement_strategy is not None:
+            placements = placement_strategy.get_placement(cluster, isolate_accelerator=False)
+            nodes = [placement.cluster_node_rank for placement in placements]
+        chosen = self._name if name is None else str(WorkerAddress(name))
+        if not nodes:
+            raise PlacementError(f"the placement of {chosen!r} has no process")
+        settings = ChannelSettings(chosen, self._settings.maxsize, num_actors=len(nodes))
+        try:
+            _, handles = start(
+                self._worker_cls,
+                settings,
+                nodes,
+                Deadline(timeout),
+                log=not disable_distributed_log,
+            )
+        except NameTakenError as error:
+            raise NameTakenError(
+                f"{describe_self()}: the name {chosen!r} belongs to a worker group or a channel "
+                "that is alive; choose another name, or connect with Channel.connect"
+            ) from error
+        self._name = chosen
+        self._workers = [
+            ChannelWorkerGroup.WorkerRank(handle, rank) for rank, handle in enumerate(handles)
+        ]
+        return self
+
+    def close(self) -> None:
+        """End the actors, drop what they hold, and free the name. Idempotent."""
+        workers, self._workers = self._workers, []
+        # The first name goes last: a process that takes it must not meet the other actors.
+        for rank in reversed(workers):
+            end(rank.worker)
+
+    def _close(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<ChannelWorkerGroup {self._name} of {len(self._workers)} actors>"
 
 
 def ask_manager(method: str, *args: Any) -> Any:

@@ -1,30 +1,76 @@
-"""Calls to one actor of a channel over Ray, and the errors to raise when a call fails.
+"""Calls to the actors of a channel over Ray: starts them, asks them, and ends them.
 
-Only control goes this way: where the actor listens, which actor has a key, questions, the end.
+Only control goes this way: where an actor listens, which actor has a key, questions, the end. Also
+the errors to raise when a call fails.
 """
 
+import asyncio
+import concurrent.futures
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from enum import IntEnum
 from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
-from shoal._ray import LOST, check_fork, fetch, find_actor
+from shoal._ray import LOST, check_fork, fetch, find_actor, get, is_dead
 from shoal.channel import timing
+from shoal.context import describe_self
 from shoal.deadline import Deadline
-from shoal.errors import ChannelClosed, PeerLostError, ShoalError
+from shoal.errors import (
+    ChannelClosed,
+    ChannelExistsError,
+    NameTakenError,
+    PeerLostError,
+    ShoalError,
+)
 from shoal.job_end import tie_to_job
+from shoal.loop import submit
 from shoal.manager import NodeManager
-from shoal.queues.protocol import ActorLostError, ActorRestartsError, ActorSilentError, Outcome
+from shoal.manager.base import required_namespace
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.wait import JOB_HAS_ENDED
 
-__all__ = ["ActorCalls", "node_is_dead"]
-
+__all__ = [
+    "ActorCalls",
+    "ActorLostError",
+    "ActorRestartsError",
+    "ActorSilentError",
+    "Outcome",
+    "await_abandoned",
+    "end",
+    "node_is_dead",
+    "settings_of",
+    "start",
+    "state_of",
+]
 
 _DISCONNECTED = "this process is not connected to Ray any more"
+
+
+class Outcome(IntEnum):
+    """The outcome of a call to a channel's actor."""
+
+    OK = 0
+    CLOSED = 1
+    """The actor is that of another channel with the same name."""
+    ERROR = 2
+    """The reply is an exception."""
+
+
+class ActorLostError(Exception):
+    """The actor died or does not answer; the caller decides what that means."""
+
+
+class ActorRestartsError(ActorLostError):
+    """The actor's process died and another one takes its place; the call may have taken effect."""
+
+
+class ActorSilentError(ActorLostError):
+    """The actor does not answer; the call may have taken effect, or may still do so."""
 
 
 class ActorCalls:
@@ -119,40 +165,52 @@ class ActorCalls:
             PeerLostError: The actor died, or does not answer.
             Exception: The error that the actor raised.
         """
-        until: Deadline | None = None
+        try:
+            return self.serve_again(operation, *arguments)
+        except ActorLostError as error:
+            raise self.translate(error) from None
+
+    def serve_again(
+        self,
+        operation: str,
+        *arguments: Any,
+        until: Deadline | None = None,
+        restarts: Deadline | None = None,
+    ) -> Any:
+        """Make an idempotent call as `serve` does, again if the actor restarts.
+
+        Args:
+            operation: An operation of the actor.
+            arguments: Its arguments.
+            until: As for `serve`.
+            restarts: When it has to have restarted; None for 20 s after it died.
+        """
         while True:
             try:
-                return self.serve(operation, *arguments)
-            except ActorRestartsError as error:
-                until = until or Deadline(timing.TIMING.restart_s)
-                if until.expired:
-                    raise self.translate(error) from None
-                try:
-                    self.wait_for_restart(until)
-                except ActorLostError as lost:
-                    raise self.translate(lost) from None
-            except ActorSilentError as error:
-                raise self.translate(error) from None
+                return self.serve(operation, *arguments, until=until)
+            except ActorRestartsError:
+                restarts = restarts or Deadline(timing.TIMING.restart_s)
+                if restarts.expired:
+                    raise
+                self._wait_for_restart(restarts)
 
     def look(self) -> None:
         """Ping the actor without waiting; `ActorSilentError` means that it does not answer."""
         _answer(self._get_handle(), "ping", until=Deadline(0))
 
-    def wait_for_restart(self, until: Deadline) -> None:
+    def _wait_for_restart(self, until: Deadline) -> None:
         """Wait until the actor has restarted; at the deadline just return.
 
         Raises:
             ActorRestartsError: It has not for long.
         """
         deadline = Deadline(min(timing.TIMING.restart_s, until.remaining))
-        while True:
+        while not until.expired:  # the caller reports that the time is over
             time.sleep(timing.TIMING.again_s)  # Ray does not notify when an actor has restarted
             try:
                 _answer(self._get_handle(), "ping", until=deadline)
             except ActorRestartsError:
-                if until.expired:
-                    return  # the caller reports that the time is over
-                if deadline.expired:
+                if deadline.expired and not until.expired:
                     raise
             except ActorLostError:
                 return  # the next call raises the same
@@ -168,6 +226,19 @@ class ActorCalls:
         else:
             return error
         return self._peer_lost(f"{what}: what it was asked for may be done or not ({error})")
+
+    def end(self, *, now: bool) -> None:
+        """Accept no more items, and have the actor end once nothing is left, or `now`."""
+        try:
+            ends = self.ask("end", now)
+        except ChannelClosed:
+            return  # the channel is gone, which is closed too
+        except PeerLostError:
+            if not self.is_gone():
+                raise
+            return
+        if ends:
+            self.until_gone()
 
     def until_gone(self) -> None:
         """Wait up to five seconds until an actor that ends has given up its name."""
@@ -212,6 +283,128 @@ def node_is_dead(ip: str) -> bool:
         return False
     nodes = [node["Alive"] for node in ray.nodes() if node["NodeManagerAddress"] == ip]
     return bool(nodes) and not any(nodes)
+
+
+def start(
+    worker_cls: type,
+    settings: ChannelSettings,
+    nodes: Sequence[int],
+    deadline: Deadline,
+    *,
+    log: bool,
+) -> tuple[ChannelSettings, list[Any]]:
+    """Start the actors of a channel; return its description and their handles.
+
+    Args:
+        worker_cls: `ChannelWorker`, which imports this module.
+        settings: Description of the channel, with the number of its actors.
+        nodes: The node of each actor.
+        deadline: When the actors must have answered.
+        log: Whether the output of the actors goes to the job's log folder, if it has one.
+
+    Raises:
+        NameTakenError: The name of the first actor is taken.
+        ChannelExistsError: The name of a later actor is taken.
+        ShoalTimeoutError: An actor did not start in time.
+    """
+    proxy, namespace, num_actors = (
+        NodeManager.get_proxy(),
+        required_namespace(),
+        settings.num_actors,
+    )
+    settings = replace(settings, node_ranks=tuple(nodes))
+    token = proxy.get_log_token() if log else ""
+
+    def start_one(index: int) -> Any:
+        name = f"{settings.name}:{index}"
+        return proxy.actor.start_host.remote(
+            name,
+            worker_cls,
+            (name, settings, namespace),
+            {"log": token},
+            nodes[index],
+            timeout=deadline.remaining,
+            restarts=True,
+        )
+
+    what = f"starting the channel {settings.name!r}"
+    starting = {0: start_one(0)}
+    handles: dict[int, Any] = {}
+    errors: list[ShoalError] = []
+    try:
+        handles[0] = get(starting[0], deadline, lambda: what, f"node {nodes[0]}")
+        starting |= {index: start_one(index) for index in range(1, num_actors)}
+        for index in range(1, num_actors):
+            try:
+                handles[index] = get(
+                    starting[index], deadline, lambda: what, f"node {nodes[index]}"
+                )
+            except ShoalError as error:
+                errors.append(error)
+        if not errors:
+            settings = settings_of(list(handles.values()), deadline)
+    except ShoalError:
+        raise
+    except BaseException:  # a handler of a signal has raised it
+        _abandoned[settings.name] = submit(_end_all(list(starting.values())))
+        raise
+    if errors:
+        for handle in handles.values():  # an incomplete channel must not stay
+            end(handle)
+        if isinstance(errors[0], NameTakenError):
+            raise ChannelExistsError(
+                f"{describe_self()}: the channel {settings.name!r} needs the names {settings.name}:0 to "
+                f"{settings.name}:{num_actors - 1}: {errors[0]}; choose another name"
+            ) from errors[0]
+        raise errors[0]
+    return settings, list(handles.values())
+
+
+_abandoned: "dict[str, concurrent.futures.Future[None]]" = {}
+"""By channel: the end of actors that were being started for a caller that has gone."""
+
+
+def await_abandoned(name: str, deadline: Deadline) -> None:
+    """Wait until the actors of an interrupted start of a channel have ended."""
+    ending = _abandoned.pop(name, None)
+    if ending is not None:
+        concurrent.futures.wait([ending], deadline.remaining_or_none())
+
+
+async def _end_all(starting: Sequence[Any]) -> None:
+    """End actors that are being started for a caller that has gone."""
+    for ref in starting:
+        with contextlib.suppress(Exception):  # it did not start, or Ray has ended
+            await asyncio.to_thread(end, await ref)
+
+
+def end(actor: Any) -> None:
+    """End an actor, drop what it holds, and free its name."""
+    with contextlib.suppress(ShoalError):
+        ActorCalls(ChannelSettings("channel"), "", 0, actor).end(now=True)
+        deadline = Deadline(timing.TIMING.removed_s)
+        while not is_dead(actor) and not deadline.expired:
+            time.sleep(0.02)  # Ray does not notify
+    ray.kill(actor)
+
+
+def state_of(handle: Any, deadline: Deadline) -> dict[str, Any]:
+    """Ask an actor for the state of its channel; ask again if it restarts."""
+    while True:
+        asked = handle.shoal_channel_settings.remote()
+        try:
+            return dict(get(asked, deadline, lambda: "connecting to a channel", "its actor"))
+        except PeerLostError:
+            if deadline.expired or is_dead(handle):
+                raise
+            time.sleep(min(0.05, deadline.remaining))  # Ray does not notify of a restart either
+
+
+def settings_of(handles: Sequence[Any], deadline: Deadline) -> ChannelSettings:
+    """Ask actors for the description of their channel and the location of its items."""
+    states = [state_of(handle, deadline) for handle in handles]
+    settings: ChannelSettings = states[0]["settings"]
+    return replace(settings, locations=tuple(state["location"] for state in states))
 
 
 def _answer(handle: Any, method: str, *arguments: Any, until: Deadline | None = None) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from typing import Any, Self
 
 from shoal._backend import ChannelBase
+from shoal.channel.actor_calls import settings_of
 from shoal.channel.create import (
     connect,
     create,
@@ -22,7 +23,6 @@ from shoal.channel.reservation import (
     reserve,
 )
 from shoal.channel.routes import Routes
-from shoal.channel.starting import settings_of
 from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
@@ -32,13 +32,11 @@ from shoal.errors import (
     ShoalTimeoutError,
 )
 from shoal.manager.base import required_namespace
-from shoal.queues.counts import ChannelStats, Rates
 from shoal.queues.local import LocalChannel, LocalQueues
 from shoal.queues.protocol import (
     DEFAULT_KEY,
     ONE,
     Got,
-    Queues,
     Want,
     checked_count,
     checked_key,
@@ -47,7 +45,8 @@ from shoal.queues.protocol import (
 )
 from shoal.queues.settings import CAPACITY, MOST_ITEMS, ChannelSettings
 from shoal.queues.shared import QueueWait
-from shoal.queues.wait import named, naming, started, work_of
+from shoal.queues.usage import ChannelStats, Rates
+from shoal.queues.wait import Queues, named, naming, started, work_of
 from shoal.work import AsyncChannelWork
 
 __all__ = ["DEFAULT_KEY", "Channel"]

@@ -10,8 +10,8 @@ from shoal._backend import WorkerAddress
 from shoal._ray import find_actor, in_process, is_dead, timed_out
 from shoal.channel import timing
 from shoal.channel.actor import ChannelWorker
+from shoal.channel.actor_calls import await_abandoned, end, settings_of, start, state_of
 from shoal.channel.routes import Routes
-from shoal.channel.starting import await_abandoned, end, settings_of, start, state_of
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -79,14 +79,11 @@ def create(
         return created
     nodes = range(num_actors) if distributed else [node_rank]
     await_abandoned(settings.name, deadline)
-    while True:
-        joined = _join(wanted, deadline, shared=shared)
-        if joined is not None:
-            return joined
-        try:
-            return start(worker_cls, wanted, nodes, deadline, log=log)
-        except NameTakenError:  # another process was faster
-            continue
+    while (made := _join(wanted, deadline, shared=shared)) is None:
+        with contextlib.suppress(NameTakenError):  # another process was faster
+            started, handles = start(worker_cls, wanted, nodes, deadline, log=log)
+            return started, Routes(started, required_namespace(), dict(enumerate(handles)))
+    return made
 
 
 def _join(

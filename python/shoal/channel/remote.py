@@ -8,34 +8,35 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from shoal.channel.actor_calls import ActorCalls, node_is_dead
+from shoal.channel.actor_calls import (
+    ActorCalls,
+    ActorLostError,
+    ActorRestartsError,
+    ActorSilentError,
+    node_is_dead,
+)
 from shoal.context import current
 from shoal.deadline import Deadline
 from shoal.errors import (
-    ChannelClosed,
     ChannelDecodeError,
     PeerLostError,
     ShoalError,
 )
 from shoal.futures import Asking
 from shoal.queues.arrays import new_array
-from shoal.queues.counts import Counts
 from shoal.queues.lane import Lane, LaneAddress
-from shoal.queues.order import Order, Sent
+from shoal.queues.order import Sent
 from shoal.queues.protocol import (
     NOTHING,
-    ActorLostError,
-    ActorRestartsError,
-    ActorSilentError,
     Future,
     Got,
     Taken,
     Want,
     WeightedItem,
-    set_done,
 )
 from shoal.queues.settings import ChannelSettings
-from shoal.queues.wait import Engine, named, puts_wait
+from shoal.queues.usage import Counts
+from shoal.queues.wait import Queues, named
 from shoal.reused_threads import result_from_thread, run_in_thread
 from shoal.shm import Parcel
 from shoal.shm.keys import canonical
@@ -131,7 +132,7 @@ class _Put(Sent, Asking):
         super().end()
 
 
-class RemoteQueues(Engine):
+class RemoteQueues(Queues):
     """Keyed queues behind one actor of a channel.
 
     Args:
@@ -150,36 +151,22 @@ class RemoteQueues(Engine):
         self._calls = ActorCalls(settings, namespace, index, handle)
         check_job = self._calls.check_job
         self._lane = Lane(settings, self._find_lane, self._lost_lane, check_job, node_is_dead)
-        self._order = Order({})
 
     # Puts.
 
     def try_put(self, key: Hashable, item: Any, weight: int) -> None:
         """Put an item, or raise `ChannelFull`."""
-        if self._order.waits(key, "put"):
-            raise puts_wait(self._shown(key))
         self._lane.put(key, item, weight, None)
 
-    def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
-        """Put an item."""
-        if deadline is None or self._order.waits(key, "put"):
-            super().put(key, item, weight, deadline)
-        else:
-            self._lane.put(key, item, weight, deadline)
+    def put_here(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> None:
+        """Put an item; this thread waits for the answer."""
+        self._lane.put(key, item, weight, deadline)
 
-    def put_many(
+    def put_many_here(
         self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
     ) -> None:
-        """Put items in their order; an error's `done` says how many are in the channel."""
-        done = 0
-        while done < len(items) and self._order.waits(key, "put"):
-            try:
-                self.put(key, items[done], weights[done], deadline)
-            except Exception as error:
-                set_done(error, done)
-                raise
-            done += 1
-        self._lane.put_many(key, items, weights, deadline, done)
+        """Put items; this thread waits for the answer."""
+        self._lane.put_many(key, items, weights, deadline)
 
     def start_put(
         self, key: Hashable, item: Any, weight: int, deadline: Deadline, *, timed: bool = True
@@ -254,7 +241,7 @@ class RemoteQueues(Engine):
         if not put.stop_by(cancel):
             return
         try:
-            self._lane.put_unless_cancelled(key, parcel, put.weight, put.deadline, cancel)
+            self._lane.put(key, parcel, put.weight, put.deadline, cancel)
         except concurrent.futures.CancelledError:
             put.end()
         except Exception as error:  # noqa: BLE001  (an error is the result of this put)
@@ -276,21 +263,16 @@ class RemoteQueues(Engine):
         limit = None if deadline is None or deadline.timeout == 0 else deadline
         label = self._calls.label
         try:
-            while True:
-                try:
-                    return LaneAddress(*self._calls.serve("lane", until=limit))
-                except ActorRestartsError:
-                    if deadline is None:
-                        raise
-                    if deadline.expired:
-                        raise TimeoutError(f"{label} starts again") from None
-                    self._calls.wait_for_restart(deadline)
-                except ActorSilentError:
-                    if limit is None or not limit.expired:
-                        raise
-                    raise TimeoutError(f"{label} does not answer") from None
+            restarts = deadline or Deadline(0)
+            return LaneAddress(*self._calls.serve_again("lane", until=limit, restarts=restarts))
+        except ActorRestartsError as error:
+            if deadline is None or not deadline.expired:
+                raise self._calls.translate(error) from None
+            raise TimeoutError(f"{label} starts again") from None
         except ActorLostError as error:
-            raise self._calls.translate(error) from None
+            if limit is None or not limit.expired or not isinstance(error, ActorSilentError):
+                raise self._calls.translate(error) from None
+            raise TimeoutError(f"{label} does not answer") from None
 
     def _lost_lane(self, address: LaneAddress, why: str) -> BaseException:
         """Return the error of a request that was sent over the lane, and was not answered."""
@@ -310,10 +292,8 @@ class RemoteQueues(Engine):
         """Take items, or raise `ChannelEmpty`."""
         return Taken(self._lane.take(key, want, None))
 
-    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
-        """Take items."""
-        if deadline is None or self._order.waits(key, "get"):
-            return super().take(key, want, deadline)
+    def take_here(self, key: Hashable, want: Want, deadline: Deadline) -> Any:
+        """Take items; this thread waits for the answer."""
         return self._lane.take(key, want, deadline)
 
     def start_take(
@@ -394,16 +374,7 @@ class RemoteQueues(Engine):
 
     def end(self, *, now: bool) -> None:
         """Accept no more items, and have the actor end once nothing is left, or `now`."""
-        try:
-            ends = self._calls.ask("end", now)
-        except ChannelClosed:
-            return  # the channel is gone, which is closed too
-        except PeerLostError:
-            if not self._calls.is_gone():
-                raise
-            return
-        if ends:
-            self._calls.until_gone()
+        self._calls.end(now=now)
 
     def _question(self, what: str, key: Hashable, *args: Any) -> Any:
         return self._calls.ask("ask", what, (canonical(key), repr(key)), *args)

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 from shoal.deadline import Deadline
 from shoal.errors import ShoalError, ShoalValueError
 from shoal.queues.arrays import checked_form
-from shoal.queues.protocol import DEFAULT_KEY, Future, Queues, checked_weight, set_done
+from shoal.queues.protocol import DEFAULT_KEY, Future, checked_weight, set_done
 from shoal.queues.settings import ChannelSettings
-from shoal.queues.wait import naming, started, work_of
+from shoal.queues.wait import Queues, naming, started, work_of
 from shoal.shm import Reservation as SharedReservation
 from shoal.work import AsyncChannelWork
 

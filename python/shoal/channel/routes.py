@@ -1,29 +1,43 @@
-"""How this process reaches a channel's actors (shared memory or a lane), and which one has a key."""
+"""How this process reaches the queues of a channel, and which of its actors has a key.
+
+They are reached by shared memory, or over a lane. Where the job emulates a slow network,
+`DelayedQueues` are before them.
+"""
 
 import logging
-from collections.abc import Hashable, Iterator
+import math
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from shoal.channel.delayed import DelayedQueues
 from shoal.channel.remote import RemoteQueues
+from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
     ChannelError,
     ChannelNotFoundError,
     ShoalError,
+    ShoalTimeoutError,
     TransportError,
 )
+from shoal.futures import done, fail
 from shoal.job_end import tie_to_job
-from shoal.net_emulation import Endpoint, emulated_network
-from shoal.queues.order import Direct
-from shoal.queues.protocol import Queues
+from shoal.net_emulation import EmulatedNetwork, Endpoint, Link, emulated_network
+from shoal.pickling import nbytes_of
+from shoal.queues.arrays import new_array
+from shoal.queues.order import Direct, Order, Pending, when_due
+from shoal.queues.protocol import NOTHING, Future, Got, Taken, Want, leased, set_done
 from shoal.queues.settings import ChannelSettings
-from shoal.queues.shared import SharedQueues
-from shoal.queues.wait import JOB_HAS_ENDED
-from shoal.shm import Session, joined
+from shoal.queues.shared import SharedQueues, taken as taken_of, with_whole_timeout
+from shoal.queues.usage import Counts
+from shoal.queues.wait import JOB_HAS_ENDED, Queues, in_two_steps, long_wait, result_of
+from shoal.reused_threads import run_in_thread
+from shoal.shm import Parcel, Session, joined
+from shoal.shm.refusals import timeout_error
 from shoal.transport.choice import forced_transport
 
-__all__ = ["Routes"]
+__all__ = ["DelayedQueues", "Routes"]
 
 _log = logging.getLogger("shoal")
 
@@ -203,3 +217,238 @@ class Routes:
         """Yield the queues of all actors, as processes of other nodes have them."""
         for index in range(self.settings.num_actors):
             yield self._actor(index)
+
+
+class DelayedQueues(Queues):
+    """Keyed queues of an actor behind emulated links, on which items take time.
+
+    A put is over when its item has arrived, as with a channel on another node. Asynchronous puts are
+    on their way together, and die with their process. A get waits for the way of its items from the
+    channel to the consumer.
+
+    Args:
+        queues: The queues without the links; they answer the questions.
+        network: The links.
+        settings: The channel.
+        endpoint: The actor's endpoint.
+        encode: Makes the message of an item, which has its bytes as `nbytes`.
+    """
+
+    def __init__(
+        self,
+        queues: Queues,
+        network: EmulatedNetwork,
+        settings: ChannelSettings,
+        endpoint: Endpoint,
+        encode: Callable[[Any], Any] = Parcel.of,
+    ) -> None:
+        super().__init__(settings, Order({"put": {}, "get": {}}))
+        self._inner = queues
+        self._network = network
+        self._endpoint = endpoint
+        self._encode = encode
+        self.transport = queues.transport
+
+    # Puts.
+
+    def try_put(self, key: Hashable, item: Any, weight: int) -> None:
+        """Put an item without waiting for room; it takes the time of its way all the same."""
+        self.put_here(key, item, weight, None)
+
+    def put_here(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
+        """Put an item, once it has arrived."""
+        item, way = self._sent(key, item, deadline)
+        self._arrive(key, way)
+        self._inner.put(key, item, weight, deadline)
+
+    def put_many_here(
+        self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
+    ) -> None:
+        """Put items, which are on their way together."""
+        sent = [self._sent(key, item, deadline) for item in items]
+        for count, ((item, way), weight) in enumerate(zip(sent, weights, strict=True)):
+            try:
+                self._arrive(key, way)
+                self._inner.put(key, item, weight, deadline)
+            except Exception as error:
+                set_done(error, count)
+                raise
+
+    def start_put(
+        self, key: Hashable, item: Any, weight: int, deadline: Deadline, *, timed: bool = True
+    ) -> Future:
+        """Start a put, which comes after those that this worker started before."""
+        item, way = self._sent(key, item, deadline)
+        if way is None:
+            return self._inner.start_put(key, item, weight, deadline, timed=timed)
+
+        def put(arrived: Future) -> Future:
+            arrived.result()  # may be late
+            return self._inner.start_put(key, item, weight, deadline)
+
+        return in_two_steps(way, put)
+
+    def reserve(self, _key: Hashable, shape: tuple[int, ...], dtype: Any, _: Deadline) -> Any:
+        """Return a new array; its put copies it, as between nodes."""
+        return new_array(shape, dtype)
+
+    def _sent(
+        self, key: Hashable, item: Any, deadline: Deadline | None
+    ) -> tuple[Any, Pending | None]:
+        """Send an item; return its message and its way, None if it arrives at once."""
+        source = self._network.own()
+        link = self._network.table.find(source, self._endpoint)
+        if link is None:
+            return item, None
+        message = self._encode(item)  # once: the queues take it as it is
+        way = self._way("put", key, _of_way(deadline), lambda: None, link, message.nbytes)
+        self._order.park((key, source), "put", way, when_due, timed=True)
+        return message, way
+
+    def _arrive(self, key: Hashable, way: Pending | None) -> None:
+        """Wait until an item of a put has arrived, and the puts before it have."""
+        if way is not None:
+            result_of(way, self._wait("put", key, way.deadline))
+
+    # Gets.
+
+    def try_take(self, key: Hashable, want: Want) -> Taken:
+        """Take items without waiting for them; they take the time of their way all the same."""
+        link = self._link_from()
+        if link is None:
+            return self._inner.try_take(key, want)
+        on_lease = want._replace(lease=True)
+        found = leased(partial(self._inner.take, key, on_lease, None), want)
+        limit = _of_way(None)
+        way = self._brought(key, want, limit, link, done(taken_of(found, want)))
+        brought: Taken = result_of(way, self._wait("get", key, limit))
+        return brought
+
+    def take_here(self, key: Hashable, want: Want, deadline: Deadline) -> Any:
+        """Take items, and wait until they have arrived."""
+        if self._link_from() is None:
+            return self._inner.take(key, want, deadline)
+        future = self.start_take(key, want, deadline)
+        return result_of(future, self._wait("get", key, _of_way(deadline))).received()
+
+    def start_take(
+        self, key: Hashable, want: Want, deadline: Deadline, *, timed: bool = True
+    ) -> Future:
+        """Start a get."""
+        link = self._link_from()
+        if link is None:
+            return self._inner.start_take(key, want, deadline, timed=timed)
+        # What is taken later than this cannot arrive in time.
+        limit = 0.0 if deadline.timeout == 0 else deadline.remaining - link.delay_s
+        if limit >= 0:
+            taking = self._inner.start_take(key, want, Deadline(limit))
+        else:
+            taking = Future()
+            fail(taking, timeout_error(want.operation, self.settings.shown(key), 0, NOTHING))
+        # In a thread: it may call the manager of the network.
+        return in_two_steps(
+            taking, partial(self._brought, key, want, deadline, link), run_in_thread
+        )
+
+    def _link_from(self) -> Link | None:
+        return self._network.table.find(self._endpoint, self._network.own())
+
+    def _brought(
+        self, key: Hashable, want: Want, deadline: Deadline, link: Link, taking: Future
+    ) -> Future:
+        """Return the future of items that were taken and are on their way to the consumer."""
+        try:
+            taken: Taken = taking.result()
+        except ShoalTimeoutError as error:
+            if math.isinf(deadline.timeout):
+                raise  # nothing to wait for
+            late = with_whole_timeout(error, want.operation, self.settings.shown(key), deadline)
+            way = Pending(lambda: None, deadline, lambda _: late, not_before=math.inf)
+        else:
+            try:
+                size = _size_of(taken, want) if link.is_limited else 0
+                limit = _of_way(deadline)
+                way = self._way(want.operation, key, limit, lambda: taken, link, size)
+            except BaseException:
+                taken.give_back()
+                raise
+            way.add_done_callback(lambda ended: None if _succeeded(ended) else taken.give_back())
+        # In a line of its own: the items left the queue in their order.
+        self._order.park(way, "get", way, when_due, timed=True)
+        return way
+
+    def _way(
+        self,
+        operation: str,
+        key: Hashable,
+        deadline: Deadline,
+        attempt: Callable[[], Any],
+        link: Link,
+        size: int,
+    ) -> Pending:
+        """Book an item on a link; return what ends when it has arrived."""
+        seconds = self._network.seconds([link], size)[0]
+        return Pending(
+            attempt,
+            deadline,
+            lambda _: ShoalTimeoutError(
+                f"{operation}: {self.settings.shown(key)}: nothing arrived within "
+                f"{deadline.timeout:g} s over the link that cluster.net_emulation emulates"
+            ),
+            not_before=time.monotonic() + seconds,
+        )
+
+    # Questions.
+
+    def qsize(self, key: Hashable) -> int:
+        """Return how many items a key holds."""
+        return self._inner.qsize(key)
+
+    def full(self, key: Hashable) -> bool:
+        """Return whether a put would wait."""
+        return self._inner.full(key)
+
+    def maxsize(self, key: Hashable) -> int:
+        """Return the bound of a key."""
+        return self._inner.maxsize(key)
+
+    def declare(self, key: Hashable, maxsize: int) -> None:
+        """Give a key a bound of its own."""
+        self._inner.declare(key, maxsize)
+
+    def peek_all(self, key: Hashable) -> Got:
+        """Return the weights and items that a key holds, without taking them."""
+        return self._inner.peek_all(key)
+
+    def counts(self, key: Hashable) -> Counts:
+        """Return the counters of a key and of its memory."""
+        return self._inner.counts(key)
+
+    def close(self) -> None:
+        """Accept no more items."""
+        self._inner.close()
+
+    def _wait(self, operation: str, key: Hashable, deadline: Deadline) -> Any:
+        shown, channel = self.settings.shown(key), self.settings.page_name
+        return long_wait(operation, "an item on its way", shown, deadline, channel)
+
+
+def _of_way(deadline: Deadline | None) -> Deadline:
+    """Return the deadline of an item's way: a call that does not wait takes its time all the same.
+
+    Calls of an actor on another node do the same.
+    """
+    return Deadline(math.inf) if deadline is None or deadline.timeout == 0 else deadline
+
+
+def _succeeded(ended: Future) -> bool:
+    return not ended.cancelled() and ended.exception() is None
+
+
+def _size_of(taken: Taken, want: Want) -> int:
+    """Return the bytes of items that were taken."""
+    value: Any = taken.value if taken.error is None else taken.error.items
+    if want.lease:
+        value = value.value if want.kind == "one" else [lease.value for lease in value]
+    found = nbytes_of(value)
+    return int(Parcel.of(value).nbytes) if found is None else found

@@ -17,8 +17,8 @@ from shoal.channel.create import connect, create
 from shoal.channel.routes import Routes
 from shoal.deadline import Deadline
 from shoal.errors import ChannelNotFoundError, ShoalError
-from shoal.queues.protocol import Queues
 from shoal.queues.settings import ChannelSettings
+from shoal.queues.wait import Queues
 from shoal.transport.choice import forced_transport
 
 __all__ = ["MOST_MESSAGES", "Mailboxes"]

@@ -11,7 +11,7 @@ from shoal.collective.node_memory import NodeMemory
 from shoal.collective.peers import Peers
 from shoal.manager import WorkerInfo
 from shoal.net_emulation import Endpoint, Link, emulated_network, worker_endpoint
-from shoal.queues.protocol import Queues
+from shoal.queues.wait import Queues
 from shoal.transport.choice import OBJECTS, choose, has_registered
 
 __all__ = ["PeerRoutes", "Route"]

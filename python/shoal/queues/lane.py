@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,12 +26,13 @@ from shoal.errors import (
     ShoalValueError,
     TransportError,
 )
+from shoal.fork import reset_in_child
+from shoal.loop import submit
 from shoal.queues import timing
-from shoal.queues.leases import HeldLeases, LaneLease
-from shoal.queues.protocol import NOTHING, Leased, Taken, Want, leased, set_done
+from shoal.queues.protocol import NOTHING, ItemLease, Leased, Taken, Want, leased, set_done
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import QueueWait, take_in_time, take_now, with_whole_timeout
-from shoal.queues.state_page import StatePageUse
+from shoal.queues.usage import StatePageUse
 from shoal.reused_threads import result_from_thread, run_in_thread
 from shoal.shm import Session
 from shoal.shm.keys import canonical
@@ -40,7 +41,7 @@ from shoal.shm.refusals import timeout_error
 if TYPE_CHECKING:
     from shoal._backend import LaneCancel, LaneClient, LaneMessage, LaneQueue, LaneServer
 
-__all__ = ["Lane", "LaneAddress", "listen"]
+__all__ = ["HeldLeases", "Lane", "LaneAddress", "listen"]
 
 _MANY = 1024
 """Maximum number of queues that are kept; then all are made again when they are used."""
@@ -144,6 +145,51 @@ class _NodeDeadError(Exception):
     """
 
 
+class HeldLeases:
+    """The leases of this process at one actor; renews them while there are any.
+
+    Args:
+        renew: Tells the actor that leases are still in use; returns those that have not ended.
+    """
+
+    def __init__(self, renew: Callable[[list[int]], Coroutine[Any, Any, list[int]]]) -> None:
+        self._renew = renew
+        self.reset()
+        reset_in_child(self)
+
+    def reset(self) -> None:
+        """Forget all leases: in a forked child they belong to the parent."""
+        self._numbers: set[int] = set()
+        self._lock = threading.Lock()
+        self._renews = False
+
+    def add(self, numbers: Iterable[int]) -> None:
+        """Add leases that this process has taken, by number."""
+        with self._lock:
+            self._numbers.update(numbers)
+            start, self._renews = not self._renews, True
+        if start:
+            submit(self._keep())
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        """Remove leases that have ended, by number."""
+        with self._lock:
+            self._numbers.difference_update(numbers)
+
+    async def _keep(self) -> None:
+        while numbers := await self._due():
+            # An error must not end this loop while there are leases.
+            with contextlib.suppress(Exception):
+                kept = await self._renew(numbers)
+                self.remove(set(numbers).difference(kept))
+
+    async def _due(self) -> list[int]:
+        await asyncio.sleep(timing.TIMING.renew_s)
+        with self._lock:
+            self._renews = bool(self._numbers)
+            return list(self._numbers)
+
+
 class _Server:
     """A server, the connections to it, its queues that were used, by key, and the leases from it."""
 
@@ -218,18 +264,16 @@ class _Server:
 
     def _leased(
         self, message: "LaneMessage", lost: Callable[[LaneAddress, str], BaseException]
-    ) -> LaneLease:
-        def end(*, acknowledged: bool) -> None:
+    ) -> ItemLease:
+        def end(tell: Callable[[], None]) -> None:
             try:
-                if acknowledged:
-                    message.ack()
-                else:
-                    message.give_back()
+                tell()
             except (ConnectionRefusedError, ConnectionResetError) as error:
                 raise lost(self.address, str(error)) from None
             self.held.remove([message.number])
 
-        return LaneLease(message, end)
+        ends = partial(end, message.give_back), partial(end, message.ack)
+        return ItemLease(message.value, message.redelivered, *ends)
 
 
 def _run_outside_of_loops(function: Callable[[], None]) -> None:
@@ -308,31 +352,45 @@ class Lane:
         self._server: _Server | None = None
         self._page_use = StatePageUse(settings, "")
 
-    def put(self, key: Hashable, item: object, weight: int, deadline: Deadline | None) -> None:
-        """Put an item; a deadline of None means without waiting."""
+    def put(
+        self,
+        key: Hashable,
+        item: object,
+        weight: int,
+        deadline: Deadline | None,
+        cancel: "LaneCancel | None" = None,
+    ) -> None:
+        """Put an item.
+
+        Args:
+            key: The key.
+            item: The item.
+            weight: Its weight.
+            deadline: The deadline; None not to wait.
+            cancel: Ends the put of an asynchronous call, which shows its wait itself.
+
+        Raises:
+            concurrent.futures.CancelledError: `cancel` ended it, and the item is not in the channel.
+        """
 
         def put(queue: "LaneQueue", server: _Server) -> None:
             if deadline is None:
                 queue.put_nowait(item, weight)
                 return
-            with self._wait("put", "room", queue, deadline) as wait:
+            shown: contextlib.AbstractContextManager[QueueWait | None] = contextlib.nullcontext()
+            if cancel is None:
+                shown = self._wait("put", "room", queue, deadline)
+            with shown as wait:
                 waiting = self._waiting(server, wait)
-                queue.put(item, weight, deadline.remaining, waiting=waiting)
+                queue.put(item, weight, deadline.remaining, waiting=waiting, cancel=cancel)
 
         self._use(self._call("put", key, deadline), put)
 
     def put_many(
-        self,
-        key: Hashable,
-        items: Sequence[object],
-        weights: Sequence[int],
-        deadline: Deadline,
-        done: int = 0,
+        self, key: Hashable, items: Sequence[object], weights: Sequence[int], deadline: Deadline
     ) -> None:
-        """Put items in their order, after the first `done` ones, which are put.
-
-        An error's `done` says how many are in the channel.
-        """
+        """Put items in their order; an error's `done` says how many are in the channel."""
+        done = 0
 
         def put(queue: "LaneQueue", server: _Server) -> None:
             nonlocal done
@@ -370,21 +428,6 @@ class Lane:
         with contextlib.suppress(ShoalTimeoutError):
             self._use(self._call("put_many", key, Deadline(0)), put)
         return done
-
-    def put_unless_cancelled(
-        self, key: Hashable, item: object, weight: int, deadline: Deadline, cancel: "LaneCancel"
-    ) -> None:
-        """Put an item, waiting for room, until `cancel` ends that.
-
-        Raises:
-            concurrent.futures.CancelledError: It was ended, and the item is not in the channel.
-        """
-
-        def put(queue: "LaneQueue", server: _Server) -> None:
-            waiting = self._waiting(server)
-            queue.put(item, weight, deadline.remaining, waiting=waiting, cancel=cancel)
-
-        self._use(self._call("put", key, deadline), put)
 
     def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
         """Take items; a deadline of None means without waiting."""
@@ -466,36 +509,29 @@ class Lane:
     def _use(self, call: _Call, use: "Callable[[LaneQueue, _Server], None]") -> None:
         """Use the queue of a key; find the actor again if its former process has ended."""
         self._page_use.show("get" if call.takes else "put")
-        refused, why, bound = None, "", True
-        while True:
-            self._check_job()
-            server = self._server or self._connected(call, why)
-            if server.address == refused:
-                raise TransportError(f"{call}: its actor answers over Ray, but {_hinted(why)}")
-            queue = server.queues.get(call.encoded) or self._opened(server, call, bound=bound)
-            try:
-                why = self._attempt(call, server, queue, use)
-            except ChannelExistsError:  # the key was given a bound of its own
-                if not bound:
-                    raise
-                bound = False
-                server.queues.pop(call.encoded, None)
-                continue
-            if not why:
-                return
-            refused = server.address
+        server = self._reached(call)
+        while why := self._attempt(call, server, use):
+            server = self._reached(call, why, server.address)
+
+    def _reached(self, call: _Call, why: str = "", refused: LaneAddress | None = None) -> _Server:
+        """Return the server of the actor; `why` says why its former one refused the call."""
+        self._check_job()
+        server = self._server or self._connected(call, why)
+        if server.address == refused:
+            raise TransportError(f"{call}: its actor answers over Ray, but {_hinted(why)}")
+        return server
 
     def _attempt(
-        self,
-        call: _Call,
-        server: _Server,
-        queue: "LaneQueue",
-        use: "Callable[[LaneQueue, _Server], None]",
+        self, call: _Call, server: _Server, use: "Callable[[LaneQueue, _Server], None]"
     ) -> str:
         """Use a queue once; return why its server did nothing, an empty string if it is done."""
         deadline = call.deadline
+        queue = server.queues.get(call.encoded) or self._opened(server, call, bound=True)
         try:
-            use(queue, server)
+            try:
+                use(queue, server)
+            except ChannelExistsError:  # the key was given a bound of its own
+                use(self._opened(server, call, bound=False), server)
         except (ConnectionRefusedError, ConnectionResetError, _NodeDeadError) as error:
             self._forget(server)
             # A take that was not answered has taken nothing.

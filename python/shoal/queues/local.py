@@ -24,8 +24,6 @@ from shoal.errors import (
 )
 from shoal.futures import done
 from shoal.queues.arrays import new_array
-from shoal.queues.counts import Counts
-from shoal.queues.leases import LocalLease
 from shoal.queues.order import Line, NotYet, Pending, after
 from shoal.queues.protocol import (
     DEFAULT_KEY,
@@ -33,12 +31,14 @@ from shoal.queues.protocol import (
     ONE,
     Future,
     Got,
+    ItemLease,
     Taken,
     Want,
     WeightedItem,
 )
 from shoal.queues.settings import DROPPING, ChannelSettings
-from shoal.queues.wait import Engine
+from shoal.queues.usage import Counts
+from shoal.queues.wait import Queues
 from shoal.shm.refusals import Refusal, timeout_error
 
 __all__ = ["LocalChannel", "LocalQueues"]
@@ -98,7 +98,7 @@ def _as_it_is(item: Any, _: Hashable) -> Any:
     return item
 
 
-class LocalQueues(Engine):
+class LocalQueues(Queues):
     """Keyed queues for the threads and event loops of one process.
 
     Each key has its own operations that wait, so keys never block each other. A get that waits for a
@@ -196,7 +196,7 @@ class LocalQueues(Engine):
         if refusal is None:
             return done(None)
         put = Pending(
-            lambda: self._put("put", self._queues[key], new),
+            lambda: self._attempt_put("put", self._queues[key], new),
             deadline,
             lambda _: self._full(ShoalTimeoutError, "put", key, refusal, deadline),
         )
@@ -210,12 +210,12 @@ class LocalQueues(Engine):
         """Put an item if there is room; otherwise return why there is none."""
         with self._queue(key) as queue:
             try:
-                self._put(operation, queue, item)
+                self._attempt_put(operation, queue, item)
             except NotYet:
                 return self._refusal(queue)
         return None
 
-    def _put(self, operation: str, queue: _Queue, item: _Item) -> None:
+    def _attempt_put(self, operation: str, queue: _Queue, item: _Item) -> None:
         if self.is_closed:
             raise ChannelClosed(f"{operation}: {self._shown(queue.key)} is closed")
         limit, policy = queue.maxsize or self.settings.capacity, self.settings.policy
@@ -268,7 +268,7 @@ class LocalQueues(Engine):
         """Take items, or raise `ChannelEmpty`."""
         with self._queue(key) as queue:
             try:
-                items = self._take(queue, want)
+                items = self._attempt_take(queue, want)
             except NotYet:
                 items = []
         if not items:
@@ -284,11 +284,11 @@ class LocalQueues(Engine):
         wants = [phase for phase, _ in want.phases(deadline)]
         try:
             with self._queue(key) as queue:
-                items = self._take(queue, wants[0])
+                items = self._attempt_take(queue, wants[0])
             return done(self._taken(key, want, items))
         except NotYet:
             take = Pending(
-                lambda: self._take(self._queues[key], wants[0]),
+                lambda: self._attempt_take(self._queues[key], wants[0]),
                 deadline,
                 lambda _: self._nothing(key, want, deadline),
                 partial(self._taken, key, want),
@@ -304,7 +304,7 @@ class LocalQueues(Engine):
             after(want.linger, settle_for_less, take)
         return take
 
-    def _take(self, queue: _Queue, want: Want) -> list[_Item]:
+    def _attempt_take(self, queue: _Queue, want: Want) -> list[_Item]:
         if not queue.items:
             if self.is_closed:
                 where = self._shown(queue.key)
@@ -342,7 +342,7 @@ class LocalQueues(Engine):
                 continue
             if want.lease:
                 give_back = partial(self._deliver_again, key, item)
-                value = LocalLease(value, item.redelivered, give_back)
+                value = ItemLease(value, item.redelivered, give_back)
             values.append(value)
             kept.append(item)
         error = with_items(errors, values) if errors else None

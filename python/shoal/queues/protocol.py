@@ -1,20 +1,17 @@
-"""`Queues`: the interface between a channel and its queues: local, in shared memory or remote.
+"""The values that cross the interface of queues, `shoal.queues.wait.Queues`.
 
-Also the values that cross it: `Want` (the items that a get asks for), `Taken` (the items of an
-asynchronous get), `WeightedItem`, and `Outcome`; the errors of an actor that is lost; and the checks
-of keys, weights and counts.
+`Want` (the items that a get asks for), `Taken` (the items of an asynchronous get), `ItemLease` and
+`WeightedItem`; and the checks of keys, weights and counts.
 """
 
 import concurrent.futures
 import operator
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Self
 
 from shoal.deadline import Deadline
 from shoal.errors import ChannelDecodeError, ShoalValueError
-from shoal.queues.counts import Counts
 from shoal.shm.keys import refusal
 from shoal.shm.refusals import Refusal
 
@@ -22,14 +19,10 @@ __all__ = [
     "DEFAULT_KEY",
     "NOTHING",
     "ONE",
-    "ActorLostError",
-    "ActorRestartsError",
-    "ActorSilentError",
     "Future",
     "Got",
+    "ItemLease",
     "Leased",
-    "Outcome",
-    "Queues",
     "Taken",
     "Want",
     "WeightedItem",
@@ -162,88 +155,62 @@ def leased(take: Callable[[], Any], want: Want) -> Leased:
     return [found] if want.kind == "one" else found, None
 
 
-class Outcome(IntEnum):
-    """The outcome of a call to a channel's actor."""
+class ItemLease:
+    """An item that is delivered again unless it is acknowledged.
 
-    OK = 0
-    CLOSED = 1
-    """The actor is that of another channel with the same name."""
-    ERROR = 2
-    """The reply is an exception."""
+    Args:
+        value: The item.
+        redelivered: Whether it was delivered before.
+        give_back: Returns it to its queue.
+        ack: Notes that it is not delivered again.
 
-
-class Queues(Protocol):
-    """Keyed queues: in this process, in shared memory of this node, or behind an actor elsewhere.
-
-    The operations raise the errors of the channel, without the name of the caller. A deadline of
-    None means that the operation does not wait.
+    Attributes:
+        redelivered: Same as the argument.
     """
 
-    @property
-    def transport(self) -> str:
-        """How this process reaches them, as in `Channel.transport`."""
-        ...
-
-    def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
-        """Put an item."""
-
-    def put_many(
-        self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
+    def __init__(
+        self,
+        value: Any,
+        redelivered: bool,
+        give_back: Callable[[], None],
+        ack: Callable[[], None] = _nothing,
     ) -> None:
-        """Put items in their order; an error's `done` says how many are in the channel."""
+        self._value = value
+        self._give_back, self._ack = give_back, ack
+        self.redelivered = redelivered
+        self._given_back = False
+        self._over = False
 
-    def start_put(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> Future:
-        """Start a put. Puts of one process to one key happen in the order of the calls."""
+    @property
+    def value(self) -> Any:
+        """The item."""
+        if self._given_back:
+            raise ShoalValueError("the message was given back")
+        return self._value
 
-    def reserve(self, key: Hashable, shape: tuple[int, ...], dtype: Any, deadline: Deadline) -> Any:
-        """Return an array to fill, or a `shoal.shm.Reservation` of one: an item for a put.
+    def ack(self) -> None:
+        """Acknowledge the item, so that it is not delivered again. Idempotent."""
+        if not self._over:
+            self._ack()
+            self._over = True
 
-        The shape and the dtype are valid.
-        """
+    def give_back(self) -> None:
+        """Return the item to the end of its queue. Idempotent; does nothing after `ack`."""
+        if not self._over:
+            self._give_back()
+            self._over = self._given_back = True
 
-    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
-        """Take items."""
+    def __enter__(self) -> Self:
+        return self
 
-    def start_take(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
-        """Start a get, whose result is a `Taken`."""
-
-    def qsize(self, key: Hashable) -> int:
-        """Return how many items a key holds."""
-
-    def full(self, key: Hashable) -> bool:
-        """Return whether a put would wait."""
-
-    def maxsize(self, key: Hashable) -> int:
-        """Return the bound of a key."""
-
-    def declare(self, key: Hashable, maxsize: int) -> None:
-        """Give a key a bound of its own."""
-
-    def peek_all(self, key: Hashable) -> Got:
-        """Return the weights and items that a key holds, without taking them."""
-
-    def counts(self, key: Hashable) -> Counts:
-        """Return the counters of a key and of its memory."""
-
-    def close(self) -> None:
-        """Accept no more items."""
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.ack()
 
 
 def set_done(error: Exception, done: int) -> None:
     """Set the `done` of an error of `put_many`: how many items were put."""
     error.__dict__["done"] = done
-
-
-class ActorLostError(Exception):
-    """The actor died or does not answer; the caller decides what that means."""
-
-
-class ActorRestartsError(ActorLostError):
-    """The actor's process died and another one takes its place; the call may have taken effect."""
-
-
-class ActorSilentError(ActorLostError):
-    """The actor does not answer; the call may have taken effect, or may still do so."""
 
 
 def checked_key(key: Hashable, queue_name: Hashable = None) -> Hashable:

@@ -20,7 +20,6 @@ from shoal.errors import (
 )
 from shoal.futures import done
 from shoal.queues import timing
-from shoal.queues.counts import Counts
 from shoal.queues.order import Direct, NotYet, Order, Pending, Side
 from shoal.queues.protocol import (
     NOTHING,
@@ -34,8 +33,8 @@ from shoal.queues.protocol import (
     set_done,
 )
 from shoal.queues.settings import DROPPING, ChannelSettings
-from shoal.queues.state_page import StatePageUse
-from shoal.queues.wait import Engine, long_wait, puts_wait
+from shoal.queues.usage import Counts, StatePageUse
+from shoal.queues.wait import Queues, long_wait
 from shoal.shm import Parcel, Queue, Reservation, Session
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import Refusal, timeout_error
@@ -48,11 +47,8 @@ __all__ = [
     "QueueWait",
     "SessionQueues",
     "SharedQueues",
-    "put_now",
-    "put_or_wait",
     "take_in_time",
     "take_now",
-    "take_or_wait",
     "taken",
     "with_whole_timeout",
 ]
@@ -64,7 +60,7 @@ ROUTES = b"\0routes"
 """Name of a queue that is not for a key: in it actor 0 notes which actor has which key."""
 
 
-class SharedQueues(Engine):
+class SharedQueues(Queues):
     """Keyed queues in a session of `shoal.shm`.
 
     Args:
@@ -86,23 +82,19 @@ class SharedQueues(Engine):
         *,
         keeps: bool = True,
     ) -> None:
-        super().__init__(settings)
+        super().__init__(settings, Order({"put": {}, "get": {}} if direct is None else direct))
         self._session_queues = SessionQueues(settings, session)
         if keeps:
             # Only the channel's actor removes the session, also while the actor restarts.
             session.keep()
         self._opened: dict[Hashable, Queue] = {}
-        self._order = Order({"put": {}, "get": {}} if direct is None else direct)
         self._page_use = StatePageUse(settings, session.token)
 
     # Puts.
 
     def try_put(self, key: Hashable, item: Any, weight: int) -> None:
         """Put an item, or raise `ChannelFull`."""
-        queue = self._queue(key, "put")
-        if self._order.waits(key, "put"):
-            raise puts_wait(queue.name)
-        put_now(queue, item, weight, self.settings.policy)
+        put_now(self._queue(key, "put"), item, weight, self.settings.policy)
 
     def start_put(
         self, key: Hashable, item: Any, weight: int, deadline: Deadline, *, timed: bool = True
@@ -125,11 +117,8 @@ class SharedQueues(Engine):
         self._order.park(key, "put", put, partial(_attempted, queue, "put"), timed=timed)
         return put
 
-    def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
-        """Put an item."""
-        if deadline is None or self._order.waits(key, "put"):
-            super().put(key, item, weight, deadline)
-            return
+    def put_here(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> None:
+        """Put an item; the core waits in this thread."""
         queue, policy = self._queue(key, "put"), self.settings.policy
         awaited = "room" if policy == "block" else "memory"
         if policy != "block":
@@ -143,12 +132,12 @@ class SharedQueues(Engine):
         except ShoalTimeoutError as error:
             raise with_whole_timeout(error, "put", queue.name, deadline) from None
 
-    def put_many(
+    def put_many_here(
         self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
     ) -> None:
-        """Put items in their order; an error's `done` says how many are in the channel."""
-        if self.settings.policy != "block" or self._order.waits(key, "put"):
-            super().put_many(key, items, weights, deadline)
+        """Put items; the core waits in this thread."""
+        if self.settings.policy != "block":
+            super().put_many_here(key, items, weights, deadline)
             return
         queue = self._queue(key, "put")
         try:
@@ -204,10 +193,8 @@ class SharedQueues(Engine):
         self._order.park(key, "get", take, served, timed=timed)
         return take
 
-    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
-        """Take items."""
-        if deadline is None or self._order.waits(key, "get"):
-            return super().take(key, want, deadline)
+    def take_here(self, key: Hashable, want: Want, deadline: Deadline) -> Any:
+        """Take items; the core waits in this thread."""
         queue = self._queue(key, "get")
         with self._wait("get", "an item", queue, deadline) as waiting:
             return take_in_time(queue, want, deadline, waiting=waiting)

@@ -1,4 +1,4 @@
-"""How calls wait: `Engine`, the works of asynchronous calls, and the worker's name in errors."""
+"""`Queues`, the interface of all engines, and how calls wait; works, and the worker's name in errors."""
 
 import concurrent.futures
 import contextlib
@@ -10,19 +10,19 @@ from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelClosed, ChannelError, ChannelFull, ShoalError
 from shoal.futures import Asking, AskingBy, ends_in_time, fail, fulfil
-from shoal.queues.order import Pending
-from shoal.queues.protocol import Future, Taken, Want, set_done
+from shoal.queues.order import Order, Pending
+from shoal.queues.protocol import Future, Got, Taken, Want, set_done
 from shoal.queues.settings import ChannelSettings
+from shoal.queues.usage import Counts
 from shoal.work import AsyncChannelWork
 
 __all__ = [
     "JOB_HAS_ENDED",
-    "Engine",
+    "Queues",
     "in_two_steps",
     "long_wait",
     "named",
     "naming",
-    "puts_wait",
     "result_of",
     "started",
     "work_of",
@@ -33,28 +33,40 @@ _LEFT = "the session is closed in this process"
 """The end of the core's text. A channel leaves its session only when its job ends."""
 
 
-class Engine(ABC):
-    """Queues that differ from others only in where their items are: how calls wait is here.
+class Queues(ABC):
+    """Keyed queues: in this process, in shared memory of this node, or behind an actor elsewhere.
 
-    An engine has four verbs, and answers the questions of `Queues`. `try_put` and `try_take` do not
-    wait. `start_put` and `start_take` return a future at once, and keep the order of the calls.
+    A subclass is an engine: it differs from others only in where its items are. It has four verbs:
+    `try_put` and `try_take` do not wait; `start_put` and `start_take` return a future at once. It has
+    `put_here` and `take_here` too if its core can wait in the thread of the caller.
+
+    Operations of one process on one key happen in the order of the calls. They raise the errors of
+    the channel, without the name of the caller. A deadline of None means that an operation does not
+    wait.
 
     Args:
         settings: The channel.
+        order: The operations that wait, if the engine keeps them there.
+
+    Attributes:
+        transport: How this process reaches the queues, as in `Channel.transport`.
     """
 
-    def __init__(self, settings: ChannelSettings) -> None:
+    transport: str
+
+    def __init__(self, settings: ChannelSettings, order: Order | None = None) -> None:
         self.settings = settings
+        self._order = Order({}) if order is None else order
 
     @abstractmethod
     def try_put(self, key: Hashable, item: Any, weight: int) -> None:
-        """Put an item, or raise `ChannelFull`."""
+        """Put an item, or raise `ChannelFull`; no put of this process waits."""
 
     @abstractmethod
     def start_put(
         self, key: Hashable, item: Any, weight: int, deadline: Deadline, *, timed: bool = True
     ) -> Future:
-        """Start a put; if not `timed`, the caller lets it expire at the deadline."""
+        """Start a put; if not `timed`, the caller lets a `Pending` expire at the deadline."""
 
     @abstractmethod
     def try_take(self, key: Hashable, want: Want) -> Taken:
@@ -68,16 +80,41 @@ class Engine(ABC):
 
     def put(self, key: Hashable, item: Any, weight: int, deadline: Deadline | None) -> None:
         """Put an item."""
+        waits = self._order.waits(key, "put")
         if deadline is None:
+            if waits:
+                raise puts_wait(self._shown(key))
             self.try_put(key, item, weight)
+        elif waits:
+            Queues.put_here(self, key, item, weight, deadline)  # in its turn
         else:
-            future = self.start_put(key, item, weight, deadline, timed=False)
-            self._end(future, "put", "room", key, deadline)
+            self.put_here(key, item, weight, deadline)
+
+    def put_here(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> None:
+        """Put an item; an engine that waits by itself in this thread overrides this."""
+        future = self.start_put(key, item, weight, deadline, timed=False)
+        self._end(future, "put", "room", key, deadline)
 
     def put_many(
         self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
     ) -> None:
         """Put items in their order; an error's `done` says how many are in the channel."""
+        done = 0
+        try:
+            while done < len(items) and self._order.waits(key, "put"):
+                self.put(key, items[done], weights[done], deadline)
+                done += 1
+            if done:
+                items, weights = items[done:], weights[done:]
+            self.put_many_here(key, items, weights, deadline)
+        except Exception as error:
+            set_done(error, done + getattr(error, "done", 0))
+            raise
+
+    def put_many_here(
+        self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
+    ) -> None:
+        """Put items, one by one; an engine that can put them together overrides this."""
         for count, (item, weight) in enumerate(zip(items, weights, strict=True)):
             try:
                 self.put(key, item, weight, deadline)
@@ -88,11 +125,51 @@ class Engine(ABC):
     def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
         """Take items."""
         if deadline is None:
-            taken = self.try_take(key, want)
-        else:
-            future = self.start_take(key, want, deadline, timed=False)
-            taken = self._end(future, "get", "an item", key, deadline)
+            return self.try_take(key, want).received()
+        if self._order.waits(key, "get"):
+            return Queues.take_here(self, key, want, deadline)  # in its turn
+        return self.take_here(key, want, deadline)
+
+    def take_here(self, key: Hashable, want: Want, deadline: Deadline) -> Any:
+        """Take items; an engine that waits by itself in this thread overrides this."""
+        future = self.start_take(key, want, deadline, timed=False)
+        taken: Taken = self._end(future, "get", "an item", key, deadline)
         return taken.received()
+
+    @abstractmethod
+    def reserve(self, key: Hashable, shape: tuple[int, ...], dtype: Any, deadline: Deadline) -> Any:
+        """Return an array to fill, or a `shoal.shm.Reservation` of one: an item for a put.
+
+        The shape and the dtype are valid.
+        """
+
+    @abstractmethod
+    def qsize(self, key: Hashable) -> int:
+        """Return how many items a key holds."""
+
+    @abstractmethod
+    def full(self, key: Hashable) -> bool:
+        """Return whether a put would wait."""
+
+    @abstractmethod
+    def maxsize(self, key: Hashable) -> int:
+        """Return the bound of a key."""
+
+    @abstractmethod
+    def declare(self, key: Hashable, maxsize: int) -> None:
+        """Give a key a bound of its own."""
+
+    @abstractmethod
+    def peek_all(self, key: Hashable) -> Got:
+        """Return the weights and items that a key holds, without taking them."""
+
+    @abstractmethod
+    def counts(self, key: Hashable) -> Counts:
+        """Return the counters of a key and of its memory."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Accept no more items."""
 
     def _end(
         self, future: Future, operation: str, awaited: str, key: Hashable, deadline: Deadline

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.channel.create import check_same, not_found
-from shoal.channel.delayed import DelayedQueues
-from shoal.channel.routes import Routes
+from shoal.channel.routes import DelayedQueues, Routes
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
@@ -18,8 +17,8 @@ from shoal.errors import (
 )
 from shoal.pickling import dumps, loads
 from shoal.queues.local import LocalQueues
-from shoal.queues.protocol import Queues
 from shoal.queues.settings import ChannelSettings
+from shoal.queues.wait import Queues
 from shoal.shm import Session
 
 __all__ = ["LocalChannels"]

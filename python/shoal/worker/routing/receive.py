@@ -21,7 +21,7 @@ from shoal.worker.routing import (
 )
 from shoal.worker.routing.kept_items import KeptItems, TakenItem
 from shoal.worker.routing.keys import RouteKey
-from shoal.worker.routing.route_queues import RouteQueues, queues_of
+from shoal.worker.routing.route_queues import RouteQueues, queues_of, started
 from shoal.worker.routing.state import RoutingState
 from shoal.worker.routing.unanswered import UnansweredMessages
 
@@ -220,7 +220,7 @@ def _receive(
     try:
         for one in expected:
             held = kept.take(queues.queue_id(one.key, one.rank))
-            items.append(queues.get(one.key, one.rank) if held is None else held)
+            items.append(held or queues.get(one.key, one.rank, async_op=False))
         result = finish([item.value for item in items])
     except BaseException as error:
         for item, one in zip(items, expected, strict=False):
@@ -272,7 +272,7 @@ class _Arrival:
         self._number = kept.next_number()
         self._held = kept.take(self._queue_id)
         if self._held is None:
-            self.work = queues.start_get(expected.key, expected.rank)
+            self.work = started(queues.get, expected.key, expected.rank)
         else:
             self.work = AsyncWork(done(self._held.value), "an item that was taken before")
 

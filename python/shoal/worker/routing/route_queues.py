@@ -17,23 +17,17 @@ from shoal.worker.routing.kept_items import KeptItems, TakenItem
 from shoal.worker.routing.keys import RouteKey
 from shoal.worker.routing.state import RoutingState
 
-__all__ = ["ChannelRouteQueues", "PeerRouteQueues", "RouteQueues", "queues_of"]
+__all__ = ["ChannelRouteQueues", "PeerRouteQueues", "RouteQueues", "queues_of", "started"]
 
 
 class RouteQueues(Protocol):
     """The queues to and from the ranks of one other group."""
 
-    def put(self, item: Any, key: RouteKey, rank: int | None) -> None:
-        """Send an item, and wait until it is sent."""
+    def put(self, item: Any, key: RouteKey, rank: int | None, *, async_op: bool) -> Any:
+        """Send an item; wait until it is sent, or return a work."""
 
-    def start_put(self, item: Any, key: RouteKey, rank: int | None) -> AsyncWork:
-        """Start to send an item."""
-
-    def get(self, key: RouteKey, rank: int | None) -> TakenItem:
-        """Wait for an item."""
-
-    def start_get(self, key: RouteKey, rank: int | None) -> AsyncWork:
-        """Start to wait for an item."""
+    def get(self, key: RouteKey, rank: int | None, *, async_op: bool) -> Any:
+        """Wait for an item, and return a `TakenItem`; or return the work of an item."""
 
     def queue_id(self, key: RouteKey, rank: int | None) -> Hashable:
         """Identify the queue of a route; two objects of one channel return equal values."""
@@ -93,18 +87,15 @@ class ChannelRouteQueues:
                 "leave it out, or use a channel of shoal"
             )
 
-    def put(self, item: Any, key: RouteKey, rank: int | None) -> None:
-        """Send an item, and wait until the channel has it."""
+    def put(self, item: Any, key: RouteKey, rank: int | None, *, async_op: bool) -> Any:
+        """Send an item; wait until the channel has it, or return a work."""
         del rank
-        self._channel.put(item=item, key=key, async_op=False, **self._limit())
+        return self._channel.put(item=item, key=key, async_op=async_op, **self._limit())
 
-    def start_put(self, item: Any, key: RouteKey, rank: int | None) -> AsyncWork:
-        """Start to send an item."""
-        del rank
-        return _started(self._channel.put, item=item, key=key, async_op=True, **self._limit())
-
-    def get(self, key: RouteKey, rank: int | None) -> TakenItem:
-        """Wait for an item."""
+    def get(self, key: RouteKey, rank: int | None, *, async_op: bool) -> Any:
+        """Wait for an item, or return the work of it."""
+        if async_op:
+            return self._channel.get(key=key, async_op=True, **self._limit())
         leases = {"lease": True} if _takes(self._channel, "get", "lease") else {}
         number = KeptItems.next_number()
         got = self._channel.get(key=key, async_op=False, **leases, **self._limit())
@@ -112,11 +103,6 @@ class ChannelRouteQueues:
         if leases:
             return TakenItem(queue_id, number, got.value, got, self)
         return TakenItem(queue_id, number, got, None, self)
-
-    def start_get(self, key: RouteKey, rank: int | None) -> AsyncWork:
-        """Start to wait for an item."""
-        del rank
-        return _started(self._channel.get, key=key, async_op=True, **self._limit())
 
     def queue_id(self, key: RouteKey, rank: int | None) -> Hashable:
         """Identify a queue, by the channel's name if it has one: unpickling makes new handles."""
@@ -154,23 +140,23 @@ class PeerRouteQueues:
         self._options = options
         self._deadline = None if timeout is None else Deadline(timeout)
 
-    def put(self, item: Any, key: RouteKey, rank: int | None) -> None:
+    def put(self, item: Any, key: RouteKey, rank: int | None, *, async_op: bool) -> Any:
         """Send an item."""
-        self._send(item, key, rank, async_op=False)
+        label = _label_of(key)
+        more: dict[str, Any] = self._limit()
+        if label is not None:
+            more["piggyback_payload"] = label
+        return self._worker.send(
+            item, self._group, rank, async_op=async_op, options=self._options, **more
+        )
 
-    def start_put(self, item: Any, key: RouteKey, rank: int | None) -> AsyncWork:
-        """Start to send an item."""
-        return _started(self._send, item, key, rank, async_op=True)
-
-    def get(self, key: RouteKey, rank: int | None) -> TakenItem:
-        """Wait for the next item of a rank."""
+    def get(self, key: RouteKey, rank: int | None, *, async_op: bool) -> Any:
+        """Wait for the next item of a rank, or return the work of it."""
         number = KeptItems.next_number()
-        return TakenItem(self.queue_id(key, rank), number, self._recv(rank, async_op=False))
-
-    def start_get(self, key: RouteKey, rank: int | None) -> AsyncWork:
-        """Start to wait for the next item of a rank."""
-        del key
-        return _started(self._recv, rank, async_op=True)
+        got = self._worker.recv(
+            self._group, rank, async_op=async_op, options=self._options, **self._limit()
+        )
+        return got if async_op else TakenItem(self.queue_id(key, rank), number, got)
 
     def queue_id(self, key: RouteKey, rank: int | None) -> Hashable:
         """Identify the queue of a rank, which all its routes share."""
@@ -194,20 +180,6 @@ class PeerRouteQueues:
                 "sends, so receive them in that order, or use a channel, which separates them"
             )
         return value
-
-    def _send(self, item: Any, key: RouteKey, rank: int | None, *, async_op: bool) -> Any:
-        label = _label_of(key)
-        more: dict[str, Any] = self._limit()
-        if label is not None:
-            more["piggyback_payload"] = label
-        return self._worker.send(
-            item, self._group, rank, async_op=async_op, options=self._options, **more
-        )
-
-    def _recv(self, rank: int | None, *, async_op: bool) -> Any:
-        return self._worker.recv(
-            self._group, rank, async_op=async_op, options=self._options, **self._limit()
-        )
 
     def _limit(self) -> dict[str, float]:
         return {} if self._deadline is None else {"timeout": self._deadline.remaining}
@@ -250,10 +222,10 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
         return frozenset()
 
 
-def _started(start: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncWork:
-    """Start an operation; if that fails, return a work with the error."""
+def started(start: Callable[..., Any], *args: Any) -> AsyncWork:
+    """Start a put or a get of queues with `async_op`; if that fails, return a work with the error."""
     try:
-        begun = start(*args, **kwargs)
+        begun = start(*args, async_op=True)
     except Exception as error:  # noqa: BLE001  (the other operations of the call go on)
         failed = AsyncWork(None, "a routed operation")
         fail(failed.future, error)

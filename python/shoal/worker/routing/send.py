@@ -17,7 +17,7 @@ from shoal.worker.routing import (
     split_batch,
 )
 from shoal.worker.routing.keys import RouteKey
-from shoal.worker.routing.route_queues import RouteQueues, queues_of
+from shoal.worker.routing.route_queues import RouteQueues, queues_of, started
 from shoal.worker.routing.state import RoutingState
 from shoal.worker.routing.unanswered import UnansweredMessage, UnansweredMessages
 
@@ -90,7 +90,7 @@ def _send_all(queues: RouteQueues, pieces: list[_Piece]) -> None:
     sent = 0
     try:
         for piece in pieces:
-            queues.put(piece.item, piece.key, piece.rank)
+            queues.put(piece.item, piece.key, piece.rank, async_op=False)
             if piece.settle is not None:
                 piece.settle(sent=True)
             sent += 1
@@ -104,7 +104,7 @@ def _send_all(queues: RouteQueues, pieces: list[_Piece]) -> None:
 
 
 def _start(queues: RouteQueues, piece: _Piece) -> AsyncWork:
-    work = queues.start_put(piece.item, piece.key, piece.rank)
+    work = started(queues.put, piece.item, piece.key, piece.rank)
     settle = piece.settle
     if settle is not None:
         work.future.add_done_callback(
