@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from shoal._backend import WorkerAddress
-from shoal.collective import tensor_receives
 from shoal.collective.inbox import Inbox, PendingReceive
 from shoal.collective.message import (
     BESIDE,
@@ -19,6 +18,7 @@ from shoal.collective.message import (
     special,
     tensor_message,
 )
+from shoal.collective.tensors import receives
 from shoal.deadline import Deadline
 from shoal.pickling import dumps
 
@@ -53,7 +53,7 @@ def inbox(monkeypatch):
         made.note("the payload is opened")
         return dumps("text")
 
-    monkeypatch.setattr(tensor_receives, "open_payload", open_payload)
+    monkeypatch.setattr(receives, "open_payload", open_payload)
     return made
 
 
@@ -94,7 +94,7 @@ def test_an_error_leaves_no_last_words(inbox, monkeypatch):
     def lost(_):
         raise ValueError("the payload is damaged")
 
-    monkeypatch.setattr(tensor_receives, "open_payload", lost)
+    monkeypatch.setattr(receives, "open_payload", lost)
     receive = PendingReceive(expects_object, lambda found: found, Deadline(math.inf), None)
     inbox._early.append(special(BESIDE, ("path", 1, 0)))
     inbox._take_in_thread(receive, Future())

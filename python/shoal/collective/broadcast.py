@@ -10,7 +10,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from shoal._backend import WorkerAddress
-from shoal.collective.broadcast_topology import Edges, direct_edges, edges_of
+from shoal.collective.broadcast_plan import Edges, direct_edges, edges_of
 from shoal.collective.inbox import Inbox, PendingReceive
 from shoal.collective.message import (
     BESIDE,
@@ -21,11 +21,10 @@ from shoal.collective.message import (
     sendable,
     special,
 )
-from shoal.collective.node_memory import MOST_BYTES
+from shoal.collective.node_memory import MOST_BYTES, UnreadPayloads
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.outbox import Outbox, encoded, size_of
 from shoal.collective.peer_routes import PeerRoutes
-from shoal.collective.unread_payloads import UnreadPayloads
 from shoal.collective.waits import PeerWait
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError

@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal._backend import WorkerAddress
 from shoal.collective.broadcast import Broadcasts
-from shoal.collective.broadcast_members import expand, own_group, source
+from shoal.collective.broadcast_plan import expand, own_group, source
 from shoal.collective.inbox import NOT_YET, Inbox
 from shoal.collective.message import (
     PLAIN,

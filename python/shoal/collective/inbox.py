@@ -24,8 +24,8 @@ from shoal.collective.message import (
 )
 from shoal.collective.outbox import SLICE_S
 from shoal.collective.peer_routes import PeerRoutes, Route
-from shoal.collective.tensor_layout import fits
-from shoal.collective.tensor_receives import NOT_HERE, Place, TensorReceives
+from shoal.collective.tensors.layout import fits
+from shoal.collective.tensors.receives import NOT_HERE, Place, TensorReceives
 from shoal.collective.waits import PeerWait, attend
 from shoal.deadline import Deadline
 from shoal.errors import (

@@ -12,7 +12,7 @@ from shoal._ray import lost, timed_out
 from shoal.collective.message import nbytes_of
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.peer_routes import PeerRoutes, Route
-from shoal.collective.tensor_sends import TensorSends, has_tensors
+from shoal.collective.tensors.sends import TensorSends, has_tensors
 from shoal.collective.waits import PeerWait, attend
 from shoal.context import describe_self, memory_folder
 from shoal.deadline import Deadline, expect_event
