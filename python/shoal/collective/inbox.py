@@ -36,7 +36,7 @@ from shoal.errors import (
     ShoalTimeoutError,
     TransportError,
 )
-from shoal.futures import fail, fulfil
+from shoal.futures import ends_in_time, fail, fulfil
 from shoal.manager import WorkerInfo
 from shoal.queues.protocol import ONE, Future
 from shoal.reused_threads import run_in_thread
@@ -150,9 +150,7 @@ class Inbox:
             deadline: Deadline of the receive.
             into: The tensor of `recv_tensor`, into which values may be received directly.
         """
-        while True:
-            if self._is_busy() or not self._alone.acquire(blocking=False):
-                return self._recv_behind(accept, deadline, into)
+        while not self._is_busy() and self._alone.acquire(blocking=False):
             try:
                 if not self._aside:
                     found = self._take_from_queue(deadline)
@@ -168,6 +166,7 @@ class Inbox:
                 return received
             finally:
                 self._alone.release()
+        return self._recv_behind(accept, deadline, into)
 
     def start_recv(
         self, accept: Accept, then: Then, deadline: Deadline, into: Any = None
@@ -231,22 +230,15 @@ class Inbox:
         receive = self.start_recv(accept, lambda received: received, deadline, into)
         future = receive.future
         try:
-            with self._waiting(deadline) as wait:
-                while True:
-                    try:
-                        future.exception(wait.step(SLICE_S))
-                    except TimeoutError:
-                        wait.tick()
-                        if not deadline.expired:
-                            continue
-                        if future.cancel():
-                            raise self._too_late(deadline) from None
-                    received: Received = future.result()  # late only if it was arriving
-                    return received
+            late = not ends_in_time(future, self._waiting(deadline)) and future.cancel()
+            received: Received | None = None if late else future.result()
         except BaseException:
             if not future.cancel():
                 self.give_back(receive)
             raise
+        if received is None:
+            raise self._too_late(deadline)
+        return received
 
     def _take_from_queue(self, deadline: Deadline) -> Any:
         """Take the next message in the caller's thread; `NOT_HERE` if its rest comes by torch."""
@@ -265,7 +257,9 @@ class Inbox:
         """Take the next message without a deadline; runs in a separate thread."""
         deadline, seen = Deadline(math.inf), receive.seen
         into = partial(self._place, receive)
-        while True:
+        found: Any = NOT_HERE
+        while found is NOT_HERE:
+            self._completes = False
             found = self._next_frame(deadline, seen, into)
             if found is NOT_HERE:
                 if not self._early:
@@ -275,10 +269,8 @@ class Inbox:
                 # Before the message leaves `_early`: `look` must find it until it is kept.
                 self._completes = outlives_sender(self._early[0])
                 found = self._parts.complete(self._early.popleft(), deadline, watch, into)
-            if found is not NOT_HERE:
-                received: Received = found
-                return received
-            self._completes = False
+        received: Received = found
+        return received
 
     def _place(self, receive: "PendingReceive", facts: Facts) -> Any:
         """Claim a receive and return its tensor, if values of these facts fit into it, else None."""

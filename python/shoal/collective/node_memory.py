@@ -132,20 +132,20 @@ class NodeMemory:
         memory = memory_id()
         gone: str | None = None
         token = self._directory.session(memory)
-        while True:
+        while self._session is None:
             if token is not None and token != gone:
                 try:
                     self._session = joined(token)
                 except ChannelNotFoundError:
                     gone = token  # all its processes have left it
-                else:
-                    return self._session
+                continue
             made = Session.create(max_bytes=_bound())
             token = self._directory.offer_session(memory, made.token, gone)
             if token == made.token:
                 self._session = made
-                return made
-            made.close()
+            else:
+                made.close()
+        return self._session
 
 
 def _bound() -> int | None:
