@@ -288,7 +288,7 @@ class _Series:
 
         inbox = self._inbox
         receive: PendingReceive = inbox.start_recv(expects_object, _value, deadline)
-        return receive.future, partial(inbox.give_back, receive)
+        return receive, partial(inbox.give_back, receive)
 
     def _give(self, value: Any, deadline: Deadline) -> None:
         """Send to all members that receive from this one, then raise the first error, if any."""

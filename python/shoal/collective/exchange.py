@@ -342,7 +342,7 @@ class Exchange:
         deadline, peer = Deadline(timeout), inbox.peer.get_name()
         receive = inbox.start_recv(accept, then, deadline, into)
         what = f"{self._label}recv from {peer} at {self._name}"
-        work = AsyncWork(receive.future, what, partial(inbox.give_back, receive))
+        work = AsyncWork(receive, what, partial(inbox.give_back, receive))
         work.operation, work.peers, work.deadline = "recv", (peer,), deadline
         return work
 

@@ -202,8 +202,7 @@ class Outbox:
                 message = Parcel.of(message)  # the caller may change the object from now on
             sending = _Sending(message, deadline, self._too_late, not_before)
             if route is None or waits or not at_once:
-                timed = deadline.timeout > 0 or waits or self._delays
-                self._order.park(_KEY, "put", sending, self._served, timed=timed)
+                self._order.park(_KEY, "put", sending, self._served, timed=False)
             else:
                 self._putting.add(sending)
                 sending.add_done_callback(self._putting.discard)
@@ -242,14 +241,17 @@ class Outbox:
             yield None
 
     def look(self) -> bool:
-        """Fail the asynchronous sends whose receiver has died, also on their way over a link.
+        """Fail the asynchronous sends whose deadline has passed or whose receiver has died.
 
         Returns:
             Whether any send is left.
         """
-        pending = list(self._putting)
-        if self._delays:
-            pending += self._order.first(_KEY, "put", sys.maxsize)
+        waiting = self._order.first(_KEY, "put", sys.maxsize)
+        for sending in waiting:
+            if sending.deadline.expired:
+                sending.expire()
+        # Those that wait for the thread, which finds a successor: only if they are on their way.
+        pending = [*list(self._putting), *(waiting if self._delays else ())]
         info = self._info
         if pending and info is not None and self._routes.peers.is_dead(info):
             self._look_at = 0.0
