@@ -172,7 +172,10 @@ class _Series:
         def late(_: Any) -> BaseException:
             return timed_out(self._what, "the members, for whom earlier ones wait,", deadline)
 
-        async def served(start: Sent) -> None:
+        start = Sent(deadline, late)
+        step: Future = start
+
+        async def served(_: Sent) -> None:
             if start.send():
                 begin = partial(self._begin_in_thread, value, deadline)
                 begun, give_back = await result_from_thread(begin)
@@ -192,7 +195,6 @@ class _Series:
         def cancel() -> None:
             step.cancel()
 
-        step: Future = (start := Sent(deadline, late))
         future = AskingBy(cancel)
         self._order.park(_KEY, "put", start, served, timed=timed)
         start.add_done_callback(follow)
@@ -437,7 +439,7 @@ def _all_of(
             _withdraw(reference)
         if any(sent.cancelled() for sent, _ in failed):
             future.end()
-        elif found := [*errors, *(sent.exception() for sent, _ in failed)]:
+        elif found := [*errors, *filter(None, (sent.exception() for sent, _ in failed))]:
             fail(future, found[0])
         else:
             fulfil(future, lambda: value)
