@@ -30,7 +30,7 @@ from shoal.cluster.code import find_code
 from shoal.cluster.env import DEFAULT_SYS_ENV_VAR
 from shoal.cluster.stop import EXIT_CODE
 from shoal.collective import CollectiveGroupOptions
-from shoal.collective.broadcast_topology import RING_FROM
+from shoal.collective.broadcast_plan import RING_FROM
 from shoal.collective.mailbox import MOST_MESSAGES
 from shoal.collective.node_memory import MOST_BYTES
 from shoal.config import NetEmulationConfig, TracerConfig, load

@@ -1,5 +1,8 @@
 """Broadcasts between the workers of one node, of all sizes and in all orders."""
 
+import os
+import signal
+import threading
 import time
 
 import numpy as np
@@ -241,6 +244,38 @@ def test_the_other_members_receive_although_one_member_died(crew, nbytes):
     assert name == "PeerLostError"
     assert "c:0" in text
     assert b.end() == ("received", b"y" * nbytes)
+
+
+def interrupt_the_seventeenth(me):
+    """Get SIGINT while a large broadcast waits for the last member, whose queue is full."""
+    for number in range(16):
+        me.broadcast(number, ALL, timeout=30)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        me.broadcast(b"x" * 2**20, ALL, timeout=30)
+    me.send("take part", "c", 0)
+    me.broadcast("after", ALL, timeout=30)
+
+
+def take_part_often(me, count):
+    if me.routes.name == "c:0":
+        me.recv("a", 0, timeout=30)
+    return [me.broadcast(None, ALL, timeout=30) for _ in range(count)][-1]
+
+
+def unread_bytes(me):
+    (series,) = me._broadcasts._known.values()
+    return series._written.nbytes()
+
+
+def test_ctrl_c_during_a_broadcast_leaves_no_memory_for_members_that_get_nothing(crew):
+    a, b, c = (crew.member(f"{name}:0") for name in NAMES)
+    b.begin(take_part_often, 18)
+    c.begin(take_part_often, 17)
+    a.run(interrupt_the_seventeenth)
+    assert [b.end(), c.end()] == ["after"] * 2
+    assert a.run(unread_bytes) == 0
 
 
 @pytest.mark.nightly

@@ -1,5 +1,8 @@
 """Emulated links between processes, over shared memory and over gloo."""
 
+import os
+import signal
+import threading
 import time
 
 import pytest
@@ -199,3 +202,25 @@ def test_a_broadcast_takes_the_links_of_its_members(crew):
     _, behind, near = (member.end() for member in members)
     assert behind == [(True, True)] * 4
     assert [right for _, right in near] == [True] * 4
+
+
+def interrupt_a_broadcast(me):
+    """Get SIGINT while a broadcast is on its way, and then broadcast something else."""
+    links(me, 1.0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        me.broadcast("first", [("a", 0), ("b", 0)], timeout=60)
+    return me.broadcast("second", [("a", 0), ("b", 0)], timeout=60)
+
+
+def take_one_broadcast(me):
+    links(me, 1.0)
+    return me.broadcast(None, [("a", 0), ("b", 0)], timeout=60)
+
+
+def test_ctrl_c_ends_a_broadcast_on_its_way(pair):
+    a, b = pair
+    a.begin(interrupt_a_broadcast)
+    b.begin(take_one_broadcast)
+    assert [a.end(), b.end()] == ["second"] * 2

@@ -10,8 +10,8 @@ import json
 import numpy as np
 import pytest
 
-from shoal.collective.tensor_frames import FrameSender
-from shoal.collective.tensor_layout import describe
+from shoal.collective.tensors.frames import FrameSender
+from shoal.collective.tensors.layout import describe
 from support.collective_crew import collective
 
 pytestmark = pytest.mark.nightly

@@ -1,13 +1,12 @@
 """The last messages of a sender that has died, which a receive gets all the same."""
 
 import math
-from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
 
 from shoal._backend import WorkerAddress
-from shoal.collective.inbox import Inbox, PendingReceive
+from shoal.collective.inbox import Inbox
 from shoal.collective.message import (
     BESIDE,
     BUFFERS,
@@ -65,15 +64,9 @@ def test_a_message_of_a_dead_sender_is_seen_until_a_receive_has_it(inbox, kind, 
         message = special(kind, *writer.write(*payload, [own_process()]))
     else:
         message = special(kind, payload[0], 0)
-    receive, taking = (
-        PendingReceive(expects_object, lambda found: found.value, Deadline(60), None),
-        Future(),
-    )
-    inbox._receives.append(receive)
     inbox._early.append(message)
-    inbox._taking = taking
-    inbox._take_in_thread(receive, taking)
-    assert receive.future.result(timeout=30) == "text"
+    receive = inbox.start_recv(expects_object, lambda found: found.value, Deadline(60))
+    assert receive.result(timeout=30) == "text"
     assert ("before it is kept", True) in inbox.notes
     assert all(seen for _, seen in inbox.notes), inbox.notes
     assert not inbox._last_words()
@@ -94,10 +87,9 @@ def test_a_look_survives_a_message_that_arrives_meanwhile(inbox):
 
 
 def test_an_error_leaves_no_last_words(inbox):
-    receive = PendingReceive(expects_object, lambda found: found, Deadline(math.inf), None)
     inbox._early.append(special(BESIDE, ("/nowhere", 1, 0)))
-    inbox._take_in_thread(receive, Future())
-    assert isinstance(receive.future.exception(timeout=30), TransportError)
+    receive = inbox.start_recv(expects_object, lambda found: found, Deadline(math.inf))
+    assert isinstance(receive.exception(timeout=30), TransportError)
     assert not inbox._last_words()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.collective.unread_payloads import UnreadPayloads
+from shoal.collective.node_memory import UnreadPayloads
 from shoal.process import own_process, process_of
 
 

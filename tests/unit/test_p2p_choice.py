@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from shoal import WorkerAddress, WorkerInfo
-from shoal.collective.device_transports import tensor_transport
+from shoal.collective.tensors.devices import tensor_transport
 from shoal.deadline import Deadline
 from shoal.errors import (
     PeerLostError,

@@ -3,7 +3,7 @@
 import pytest
 
 from shoal import WorkerAddress, WorkerInfo
-from shoal.collective.broadcast_topology import RING_FROM, edges_of
+from shoal.collective.broadcast_plan import RING_FROM, edges_of
 
 
 def record(name, node, memory=None):

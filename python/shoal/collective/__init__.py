@@ -2,12 +2,12 @@
 
 from shoal.collective.collective import Collective
 from shoal.collective.collective_group import CollectiveGroup
-from shoal.collective.dataclass_tensors import (
+from shoal.collective.options import CollectiveGroupOptions
+from shoal.collective.tensor_data import (
+    TensorData,
     extract_dataclass_tensor_fields,
     unflatten_dataclass_tensor_fields,
 )
-from shoal.collective.options import CollectiveGroupOptions
-from shoal.collective.tensor_data import TensorData
 from shoal.collective.work_queue import CollectiveWorkQueue
 from shoal.work import (
     AsyncChannelWork,

@@ -2,15 +2,16 @@
 
 import contextlib
 import hashlib
+import itertools
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic, sleep
 from typing import Any
 
 from shoal._backend import WorkerAddress
-from shoal.collective.broadcast_topology import Edges, direct_edges, edges_of
+from shoal._ray import timed_out
+from shoal.collective.broadcast_plan import Edges, direct_edges, edges_of
 from shoal.collective.inbox import Inbox, PendingReceive
 from shoal.collective.message import (
     BESIDE,
@@ -21,20 +22,21 @@ from shoal.collective.message import (
     sendable,
     special,
 )
-from shoal.collective.node_memory import MOST_BYTES
+from shoal.collective.node_memory import MOST_BYTES, UnreadPayloads
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.outbox import Outbox, encoded, size_of
 from shoal.collective.peer_routes import PeerRoutes
-from shoal.collective.unread_payloads import UnreadPayloads
 from shoal.collective.waits import PeerWait
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError
-from shoal.futures import fulfil
+from shoal.futures import AskingBy, done, fail, fulfil
 from shoal.manager import WorkerInfo
 from shoal.net_emulation import Link
 from shoal.pickling import dumps
 from shoal.process import ProcessId
+from shoal.queues.order import Order, Sent
 from shoal.queues.protocol import Future
+from shoal.reused_threads import result_from_thread
 from shoal.shm import Parcel
 from shoal.shm.shared_files import PayloadRef, withdraw
 from shoal.transport.choice import IPC, forced_transport
@@ -52,6 +54,13 @@ bytes arrive sooner through the CPU's memory (on an H100, for four members)."""
 
 _POLL_S = 0.01
 
+_KEY = "broadcasts"
+"""The key of all broadcasts in the order of a series."""
+
+
+Begun = tuple[Future, Callable[[], None] | None]
+"""A broadcast that has begun: its future, and what gives back its object where it is not used."""
+
 
 class Broadcasts:
     """The broadcasts that one worker takes part in.
@@ -66,7 +75,7 @@ class Broadcasts:
         self._routes = routes
         self._kind = kind
         self._label = label
-        self._courses: dict[tuple[Any, ...], _Course] = {}
+        self._known: dict[tuple[Any, ...], _Series] = {}
 
     def among(
         self,
@@ -81,24 +90,24 @@ class Broadcasts:
         names = tuple(sorted(member.get_name() for member in members))
         ring = options is not None and options.use_ring_broadcast
         key = (root.get_name(), names, ring)
-        course = self._courses.get(key)
-        if course is None:
-            made = _Course(self._routes, self._kind, self._label, list(members), root, ring)
-            course = self._courses.setdefault(key, made)  # another thread may have made it
+        series = self._known.get(key)
+        if series is None:
+            made = _Series(self._routes, self._kind, self._label, list(members), root, ring)
+            series = self._known.setdefault(key, made)  # another thread may have made it
         if options is not None:
-            course.options = options
+            series.options = options
         deadline = Deadline(timeout)
         if async_op:
-            return course.start(value, deadline)
-        return course.run(value, deadline)
+            return series.start(value, deadline)
+        return series.run(value, deadline)
 
     def close(self) -> None:
         """Release resources held for other members."""
-        for course in self._courses.values():
-            course.close()
+        for series in self._known.values():
+            series.close()
 
 
-class _Course:
+class _Series:
     """The broadcasts among the same members from the same source, one after another."""
 
     def __init__(
@@ -130,14 +139,14 @@ class _Course:
         self._links: dict[WorkerAddress, Link] = {}
         self._written = UnreadPayloads()
         self._lock = threading.Lock()
-        # Asynchronous broadcasts that wait in a thread until all members are known, or have room.
-        self._backlog: deque[tuple[Any, Deadline, Future]] = deque()
-        self._drains = False
+        # Asynchronous broadcasts that have not begun: in a thread, because the members are not all
+        # known or have no room.
+        self._order = Order({})
 
     def run(self, value: Any, deadline: Deadline) -> Any:
         """Take part in the next broadcast, and return its object."""
-        if self._drains:
-            return self.start(value, deadline).wait()
+        if self._order.waits(_KEY, "put"):
+            return _result_of(self.start(value, deadline))
         return self._run(value, deadline)
 
     def _run(self, value: Any, deadline: Deadline) -> Any:
@@ -151,18 +160,51 @@ class _Course:
 
     def start(self, value: Any, deadline: Deadline) -> AsyncWork:
         """Take part in the next broadcast in the background."""
-        with self._lock:
-            if self._edges is None or self._drains or self._passes_on or self._may_wait(value):
-                future: Future = Future()
-                self._backlog.append((value, deadline, future))
-                starts, self._drains = not self._drains, True
-                if starts:
-                    threading.Thread(
-                        target=self._drain, name="shoal-broadcast", daemon=True
-                    ).start()
-                return self._work(future, deadline)
+        waits = self._order.waits(_KEY, "put")
+        if waits or self._edges is None or self._passes_on or self._may_wait(value):
+            return self._work(self._later(value, deadline, timed=waits), deadline)
         future, give_back = self._begin(value, deadline)
         return self._work(future, deadline, give_back)
+
+    def _later(self, value: Any, deadline: Deadline, *, timed: bool) -> Future:
+        """Take part in a broadcast after those that have not begun; return its future."""
+
+        def late(_: Any) -> BaseException:
+            return timed_out(self._what, "the members, for whom earlier ones wait,", deadline)
+
+        start = Sent(deadline, late)
+        step: Future = start
+
+        async def served(_: Sent) -> None:
+            if start.send():
+                begin = partial(self._begin_in_thread, value, deadline)
+                begun, give_back = await result_from_thread(begin)
+                if not start.succeed(begun) and not begun.cancel() and give_back is not None:
+                    give_back()
+
+        def follow(ended: Future) -> None:
+            nonlocal step
+            if ended.cancelled():
+                future.end()
+            elif (error := ended.exception()) is not None:
+                fail(future, error)
+            else:
+                step = ended.result()
+                step.add_done_callback(partial(_move, future))
+
+        def cancel() -> None:
+            step.cancel()
+
+        future = AskingBy(cancel)
+        self._order.park(_KEY, "put", start, served, timed=timed)
+        start.add_done_callback(follow)
+        return future
+
+    def _begin_in_thread(self, value: Any, deadline: Deadline) -> Begun:
+        self._prepare(deadline)
+        if self._passes_on:  # in order, and before the caller gets the object
+            return done(self._run(value, deadline)), None
+        return self._begin(value, deadline)
 
     def _work(
         self, future: Future, deadline: Deadline, give_back: Callable[[], None] | None = None
@@ -240,52 +282,35 @@ class _Course:
         outbox.heed(self.options)
         return outbox
 
-    def _drain(self) -> None:
-        """Start the broadcasts of the backlog in order; the thread ends when there are none."""
-        while True:
-            with self._lock:
-                if not self._backlog:
-                    self._drains = False
-                    return
-                value, deadline, future = self._backlog.popleft()
-            try:
-                self._prepare(deadline)
-                if self._passes_on:  # in order, and before the caller gets the object
-                    fulfil(future, partial(self._run, value, deadline))
-                    continue
-                inner, _ = self._begin(value, deadline)
-            except BaseException as error:  # noqa: BLE001  (it is the result of the work)
-                fulfil(future, partial(_raise, error))
-                continue
-            inner.add_done_callback(partial(_move, future))
-
     # Sending.
 
-    def _begin(self, value: Any, deadline: Deadline) -> tuple[Future, Callable[[], None] | None]:
+    def _begin(self, value: Any, deadline: Deadline) -> Begun:
         if self._inbox is None:
             return self._started(value, deadline), None
 
         inbox = self._inbox
         receive: PendingReceive = inbox.start_recv(expects_object, _value, deadline)
-        return receive.future, partial(inbox.give_back, receive)
+        return receive, partial(inbox.give_back, receive)
 
     def _give(self, value: Any, deadline: Deadline) -> None:
         """Send to all members that receive from this one, then raise the first error, if any."""
-        if self._links:
-            self._work(self._started(value, deadline), deadline).wait()
-            return
-        if self._copies_on_device(value, deadline):
-            self._started(value, deadline).result()  # at once: a late member delays no other
+        if self._links or self._copies_on_device(value, deadline):
+            # At once: a late member delays no other.
+            _result_of(self._work(self._started(value, deadline), deadline))
             return
         errors: list[BaseException] = []
-        for outbox, message, reference in self._messages(value, deadline, errors):
+        sends = self._messages(value, deadline, errors)
+        for place, (outbox, message, reference) in enumerate(sends):
             try:
                 if not outbox.offer(message):
                     outbox.send(message, deadline)
             except ShoalError as error:
                 errors.append(error)
-                if reference is not None:
-                    withdraw(reference)
+                _withdraw(reference)
+            except BaseException:  # interrupted: the members from here on get nothing
+                for _, _, left in sends[place:]:
+                    _withdraw(left)
+                raise
         if errors:
             raise errors[0]
 
@@ -299,23 +324,7 @@ class _Course:
                 (outbox.start_send(message, deadline), reference)
                 for outbox, message, reference in self._messages(value, deadline, errors)
             ]
-        future: Future = Future()
-        if not sends:
-            fulfil(future, partial(_joined, value, sends, errors))
-            return future
-        left = [len(sends)]
-        lock = threading.Lock()
-
-        def one_sent(_: Future) -> None:
-            with lock:
-                left[0] -= 1
-                if left[0]:
-                    return
-            fulfil(future, partial(_joined, value, sends, errors))
-
-        for sent, _ in sends:
-            sent.add_done_callback(one_sent)
-        return future
+        return _all_of(value, sends, errors)
 
     def _messages(
         self, value: Any, deadline: Deadline, errors: list[BaseException]
@@ -415,30 +424,50 @@ class _Course:
                 pause = min(2 * pause, _POLL_S)
 
 
-def _joined(
+def _all_of(
     value: Any, sends: list[tuple[Future, PayloadRef | None]], errors: list[BaseException]
-) -> Any:
-    errors = list(errors)
-    for sent, reference in sends:
-        error = sent.exception()
-        if error is not None:
-            errors.append(error)
-            if reference is not None:
-                withdraw(reference)
-    if errors:
-        raise errors[0]
-    return value
+) -> Future:
+    """Return the future of all sends of an object; to cancel it cancels those not sent yet."""
+    future = AskingBy(lambda: [sent.cancel() for sent, _ in sends])
+    left = itertools.count(len(sends) - 1, -1)
+
+    def one_ended(_: Future) -> None:
+        if next(left) > 0:
+            return
+        failed = [(sent, ref) for sent, ref in sends if sent.cancelled() or sent.exception()]
+        for _, reference in failed:
+            _withdraw(reference)
+        if any(sent.cancelled() for sent, _ in failed):
+            future.end()
+        elif found := [*errors, *filter(None, (sent.exception() for sent, _ in failed))]:
+            fail(future, found[0])
+        else:
+            fulfil(future, lambda: value)
+
+    for sent, _ in sends or [(done(None), None)]:
+        sent.add_done_callback(one_ended)
+    return future
 
 
-def _move(outer: Future, inner: Future) -> None:
+def _withdraw(reference: PayloadRef | None) -> None:
+    if reference is not None:
+        withdraw(reference)
+
+
+def _result_of(work: AsyncWork) -> Any:
+    """Wait for a broadcast; interrupted, it sends nothing more, and keeps no object."""
+    try:
+        return work.wait()
+    except BaseException:
+        work.abandon()
+        raise
+
+
+def _move(outer: AskingBy, inner: Future) -> None:
     if inner.cancelled():
-        outer.cancel()
+        outer.end()
     else:
         fulfil(outer, inner.result)
-
-
-def _raise(error: BaseException) -> Any:
-    raise error
 
 
 def _value(received: Received) -> Any:

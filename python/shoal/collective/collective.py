@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal._backend import WorkerAddress
-from shoal.collective.collective_group import CollectiveGroup
+from shoal.collective.collective_group import CollectiveGroup, agree, checked_members, default_name
 from shoal.collective.directory import Directory
 from shoal.collective.exchange import Exchange, Ranks
-from shoal.collective.group_record import agree, checked_members, default_name
 from shoal.collective.message import is_tensor
 from shoal.collective.peer_routes import PeerRoutes
 from shoal.deadline import Deadline

@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal._backend import WorkerAddress
 from shoal.collective.broadcast import Broadcasts
-from shoal.collective.broadcast_members import expand, own_group, source
+from shoal.collective.broadcast_plan import expand, own_group, source
 from shoal.collective.inbox import NOT_YET, Inbox
 from shoal.collective.message import (
     PLAIN,
@@ -342,7 +342,7 @@ class Exchange:
         deadline, peer = Deadline(timeout), inbox.peer.get_name()
         receive = inbox.start_recv(accept, then, deadline, into)
         what = f"{self._label}recv from {peer} at {self._name}"
-        work = AsyncWork(receive.future, what, partial(inbox.give_back, receive))
+        work = AsyncWork(receive, what, partial(inbox.give_back, receive))
         work.operation, work.peers, work.deadline = "recv", (peer,), deadline
         return work
 

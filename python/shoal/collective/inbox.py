@@ -1,11 +1,14 @@
 """`Inbox`: receives from one worker, in the order of its sends."""
 
+import asyncio
 import bisect
 import itertools
 import math
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -24,8 +27,8 @@ from shoal.collective.message import (
 )
 from shoal.collective.outbox import SLICE_S
 from shoal.collective.peer_routes import PeerRoutes, Route
-from shoal.collective.tensor_layout import fits
-from shoal.collective.tensor_receives import NOT_HERE, Place, TensorReceives
+from shoal.collective.tensors.layout import fits
+from shoal.collective.tensors.receives import NOT_HERE, Place, TensorReceives
 from shoal.collective.waits import PeerWait, attend
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -36,10 +39,11 @@ from shoal.errors import (
     ShoalTimeoutError,
     TransportError,
 )
-from shoal.futures import fail, fulfil
 from shoal.manager import WorkerInfo
+from shoal.queues.order import NotYet, Order, Sent
 from shoal.queues.protocol import ONE, Future
-from shoal.reused_threads import run_in_thread
+from shoal.queues.wait import result_of
+from shoal.reused_threads import result_from_thread
 from shoal.transport.choice import Watch
 
 __all__ = ["NOT_YET", "Inbox", "PendingReceive"]
@@ -54,25 +58,51 @@ _LOOK_S = 0.5
 """Seconds for which a sender that was seen alive counts as alive."""
 _NO_LIMIT = Deadline(math.inf)
 
+_KEY = "receives"
+"""The key of all receives in the order of an inbox."""
 
-class PendingReceive:
-    """An asynchronous receive."""
 
-    def __init__(self, accept: Accept, then: Then, deadline: Deadline, into: Any) -> None:
+class PendingReceive(Sent):
+    """An asynchronous receive, and the future of its result.
+
+    It is `sent` from when its message begins to arrive in the caller's tensor; then it cannot be
+    cancelled any more.
+
+    Args:
+        take: Takes the message that it gets from those that are kept, or raises `NotYet`.
+        accept: Raises if the receiver does not expect the message, which then stays.
+        then: Makes the result from the message.
+        deadline: Its deadline.
+        too_late: Makes the error for that.
+        into: The tensor into which values may be received directly.
+    """
+
+    def __init__(
+        self,
+        take: "Callable[[PendingReceive], Received]",
+        accept: Accept,
+        then: Then,
+        deadline: Deadline,
+        too_late: Callable[[Deadline], BaseException],
+        into: Any,
+    ) -> None:
+        super().__init__(deadline, lambda _: too_late(deadline))
+        self._attempt = partial(take, self)
+        self._finish = then
         self.accept = accept
-        self.then = then
-        self.deadline = deadline
         self.into = into
-        self.future: Future = Future()
         self.seen: set[int] = set()
         self.taken: tuple[int, Received] | None = None
-        self.unwanted = False  # given up while its message was arriving
+        self.is_given_up = False  # while its message was arriving
 
     def claim(self) -> bool:
         """Make the receive uncancellable, to give it a message; return False if it is over."""
-        return self.future.running() or (
-            not self.future.done() and self.future.set_running_or_notify_cancel()
-        )
+        with self._condition:
+            return self.send() and self.set_running_or_notify_cancel()
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """Same as for every future, for one that may be claimed."""
+        return self.running() or super().set_running_or_notify_cancel()
 
 
 class Inbox:
@@ -109,8 +139,9 @@ class Inbox:
         self._completes = False  # a message of `_early` that needs its sender no more
         self._announced = False
         self._lives_until = 0.0
-        self._receives: deque[PendingReceive] = deque()
+        self._order = Order({})
         self._taking: Future | None = None
+        """The get of the queue that is under way, or in its place what no call can cancel."""
         self._alone = threading.Lock()  # held by the thread that takes in a blocking receive
 
     def at_once(self, seconds: float) -> Any:
@@ -124,7 +155,7 @@ class Inbox:
         """
         queue = self._queue
         # Checked in the order in which a message passes them, so that it is not missed between two.
-        if queue is None or self._receives or self._taking is not None or self._aside:
+        if queue is None or (self._order.lines and self._has_receives()) or self._aside:
             return NOT_YET
         if self._early or self._parts.by_frames:
             return NOT_YET
@@ -150,9 +181,7 @@ class Inbox:
             deadline: Deadline of the receive.
             into: The tensor of `recv_tensor`, into which values may be received directly.
         """
-        while True:
-            if self._is_busy() or not self._alone.acquire(blocking=False):
-                return self._recv_behind(accept, deadline, into)
+        while not self._is_busy() and self._alone.acquire(blocking=False):
             try:
                 if not self._aside:
                     found = self._take_from_queue(deadline)
@@ -168,10 +197,11 @@ class Inbox:
                 return received
             finally:
                 self._alone.release()
+        return self._recv_behind(accept, deadline, into)
 
     def start_recv(
         self, accept: Accept, then: Then, deadline: Deadline, into: Any = None
-    ) -> "PendingReceive":
+    ) -> PendingReceive:
         """Start an asynchronous receive, which comes after those that were started before.
 
         Args:
@@ -183,12 +213,11 @@ class Inbox:
         Returns:
             The receive; `give_back` keeps its message for the next one if its result is not used.
         """
-        receive = PendingReceive(accept, then, deadline, into)
-        receive.future.add_done_callback(self._left)
-        with self._lock:
-            self._receives.append(receive)
-        self._serve()
-        attend(self)
+        receive = PendingReceive(self._first_kept, accept, then, deadline, self._too_late, into)
+        if self._has_receives() or not self._ends_at_once(receive):
+            self._order.park(_KEY, "get", receive, self._served, timed=False)
+            receive.add_done_callback(self._left)
+            attend(self)
         return receive
 
     def look(self) -> bool:
@@ -197,18 +226,17 @@ class Inbox:
         Returns:
             Whether any receive is left.
         """
-        with self._lock:
-            receives = [receive for receive in self._receives if not receive.future.running()]
+        found = self._order.first(_KEY, "get", sys.maxsize)
+        receives: list[PendingReceive] = [receive for receive in found if not receive.sent]
         for receive in receives:
             if receive.deadline.expired:
-                fail(receive.future, self._too_late(receive.deadline))
+                receive.expire()
         info = self._routes.peers.found(self.peer)
         for receive in receives:
             error = self._dead(receive.deadline, receive.seen, info)
             if error is not None and not self._last_words():
-                fail(receive.future, error)
-        self._serve()
-        return bool(self._receives)
+                receive.fail(partial(_itself, error))
+        return bool(self._order.lines)
 
     def close(self) -> None:
         """Release resources held for the sender."""
@@ -222,31 +250,17 @@ class Inbox:
         A wait in torch runs in a separate thread. In the caller's thread it could not be
         interrupted, and a deadline that passes would end the connection and lose the data on it.
         """
-        return bool(
-            self._receives or self._taking is not None or self._early or self._parts.by_frames
-        )
+        return self._has_receives() or bool(self._early) or self._parts.by_frames
 
     def _recv_behind(self, accept: Accept, deadline: Deadline, into: Any) -> Received:
         """Start an asynchronous receive and wait for it."""
-        receive = self.start_recv(accept, lambda received: received, deadline, into)
-        future = receive.future
+        receive = self.start_recv(accept, _itself, deadline, into)
         try:
-            with self._waiting(deadline) as wait:
-                while True:
-                    try:
-                        future.exception(wait.step(SLICE_S))
-                    except TimeoutError:
-                        wait.tick()
-                        if not deadline.expired:
-                            continue
-                        if future.cancel():
-                            raise self._too_late(deadline) from None
-                    received: Received = future.result()  # late only if it was arriving
-                    return received
+            received: Received = result_of(receive, self._waiting(deadline))
         except BaseException:
-            if not future.cancel():
-                self.give_back(receive)
+            self.give_back(receive)
             raise
+        return received
 
     def _take_from_queue(self, deadline: Deadline) -> Any:
         """Take the next message in the caller's thread; `NOT_HERE` if its rest comes by torch."""
@@ -261,11 +275,13 @@ class Inbox:
         self._early.append(message)
         return NOT_HERE
 
-    def _take(self, receive: "PendingReceive") -> Received:
+    def _take(self, receive: PendingReceive) -> Received:
         """Take the next message without a deadline; runs in a separate thread."""
         deadline, seen = Deadline(math.inf), receive.seen
         into = partial(self._place, receive)
-        while True:
+        found: Any = NOT_HERE
+        while found is NOT_HERE:
+            self._completes = False
             found = self._next_frame(deadline, seen, into)
             if found is NOT_HERE:
                 if not self._early:
@@ -275,18 +291,12 @@ class Inbox:
                 # Before the message leaves `_early`: `look` must find it until it is kept.
                 self._completes = outlives_sender(self._early[0])
                 found = self._parts.complete(self._early.popleft(), deadline, watch, into)
-            if found is not NOT_HERE:
-                received: Received = found
-                return received
-            self._completes = False
+        received: Received = found
+        return received
 
-    def _place(self, receive: "PendingReceive", facts: Facts) -> Any:
+    def _place(self, receive: PendingReceive, facts: Facts) -> Any:
         """Claim a receive and return its tensor, if values of these facts fit into it, else None."""
-        with self._lock:
-            while self._receives and self._receives[0].future.done():
-                self._receives.popleft()
-            first = bool(self._receives) and self._receives[0] is receive
-            return receive.into if first and fits(receive.into, facts) and receive.claim() else None
+        return receive.into if fits(receive.into, facts) and receive.claim() else None
 
     def _wait_for_message(
         self, deadline: Deadline, seen: set[int], wait: PeerWait | None = None
@@ -387,118 +397,112 @@ class Inbox:
 
     # Asynchronous receives.
 
-    def _serve(self) -> None:
-        """Give kept messages to waiting receives, and take more as long as a receive waits."""
-        while self._hand_out() and self._start_taking():
-            pass
+    def _has_receives(self) -> bool:
+        """Whether asynchronous receives wait, or a message is taken for one that has ended."""
+        return self._order.waits(_KEY, "get") or self._taking is not None
 
-    def _hand_out(self) -> bool:
-        """Give kept messages to waiting receives; return whether a receive still waits."""
-        while True:
-            with self._lock:
-                while self._receives and self._receives[0].future.done():
-                    self._receives.popleft()
-                if not self._receives:
-                    taking = self._taking
-                    if taking is not None:
-                        taking.cancel()
-                    return False
-                if not self._aside:
-                    return True
-                receive = self._receives.popleft()
-                number, received = self._aside[0]
-                try:
-                    receive.accept(received, self._where)
-                except ShoalError as error:
-                    refusal: ShoalError | None = error
-                else:
-                    refusal = None
-                    # In one step the receive gets the message and becomes uncancellable: a message
-                    # given back later would come after its successors.
-                    receive.taken = (number, received)
-                    if receive.unwanted or not receive.claim():
-                        receive.taken = None
-                        continue
-                    del self._aside[0]
-            if refusal is not None:
-                fail(receive.future, refusal)
-            else:
-                fulfil(receive.future, partial(receive.then, received))
-
-    def _start_taking(self) -> bool:
-        """Start to take the next message; return whether that has already ended."""
-        with self._lock:
-            if self._taking is not None or not self._receives:
-                return False
-            first = self._receives[0]
-            self._taking = taking = Future()
-            route = self._route
-        if route is None or self._early or self._parts.by_frames:
-            # The sender has to be found first, or the wait needs a thread.
-            self._start_thread(self._take_in_thread, first, taking)
-            return False
+    def _ends_at_once(self, receive: PendingReceive) -> bool:
+        """Give a receive, before which no other waits, a message that is there; False if none is."""
+        route = self._route
         try:
-            inner = route.queues.start_take(route.key, ONE, Deadline(math.inf))
+            if not (route is None or self._aside or self._early or self._parts.by_frames):
+                taking = self._start_taking(route)
+                if taking.done():
+                    taking.result()
+            receive.attempt()
+        except NotYet:
+            return False
         except ShoalError as error:
-            self._end_taking(taking)
-            fail(first.future, self._translated(error, first.deadline))
-            return True
-        if inner.done():  # without its callback: calls would nest, one level for each message
-            return self._has_arrived(inner, taking, first)
-        taking.add_done_callback(partial(_cancel_with, inner))
-        inner.add_done_callback(lambda ended: self._arrived(ended, taking, first))
-        return False
+            receive.fail(partial(self._translated, error, receive.deadline))
+        receive.conclude()
+        return True
 
-    def _start_thread(self, function: Callable[..., None], *args: Any) -> None:
-        run_in_thread(partial(function, *args))
+    def _first_kept(self, receive: PendingReceive) -> Received:
+        """Take the first message that is kept, for a receive.
 
-    def _take_in_thread(self, receive: PendingReceive, taking: Future) -> None:
-        """Take the next message for an asynchronous receive; runs in a separate thread."""
-        error: BaseException | None = None
+        In one step the receive gets it and becomes uncancellable: a message that is given back later
+        would come after its successors.
+        """
+        with self._lock:
+            if not self._aside:
+                raise NotYet(None)
+            if receive.is_given_up:
+                raise CancelledError
+            receive.accept(self._aside[0][1], self._where)
+            receive.taken = self._aside.pop(0)
+            return receive.taken[1]
+
+    def _hand_out(self) -> None:
+        """Give kept messages to waiting receives."""
+        while self._aside and (waiting := self._order.first(_KEY, "get", 1)):
+            try:
+                waiting[0].attempt()
+            except NotYet:
+                return
+            waiting[0].conclude()
+
+    async def _served(self, receive: PendingReceive) -> None:
+        """Take messages until a receive has one.
+
+        If the receive ends before, the others wait all the same until the next message is here: it
+        is kept for them.
+        """
+        while not receive.done():
+            await self._take_next(receive)
+            self._hand_out()
+
+    async def _take_next(self, receive: PendingReceive) -> None:
+        """Take the next message and keep it, or take the part of it that the queue has."""
+        route = self._route
+        try:
+            if route is None or self._early or self._parts.by_frames:
+                # The sender has to be found first, or the wait needs a thread.
+                self._taking = Future()
+                await result_from_thread(partial(self._take_in_thread, receive))
+                return
+            taking = self._taking or self._start_taking(route)
+            if not taking.done():
+                await asyncio.wrap_future(taking)
+            if not taking.cancelled():
+                taking.result()
+        except ShoalError as error:
+            raise self._translated(error, receive.deadline) from None
+        finally:
+            self._taking = None
+
+    def _start_taking(self, route: Route) -> Future:
+        self._taking = taking = route.queues.start_take(route.key, ONE, _NO_LIMIT)
+        taking.add_done_callback(self._arrived)
+        return taking
+
+    def _arrived(self, ended: Future) -> None:
+        """Keep the message that a get of the queue took, and give it to the first receive."""
+        if not ended.cancelled() and ended.exception() is None:
+            found = ended.result()
+            found.deliver()
+            if is_envelope(found.value) and special_of(found.value) is not None:
+                self._early.append(found.value)
+            else:
+                self._keep(open_message(found.value))
+        if self._taking is ended:
+            self._taking = None
+        self._hand_out()
+
+    def _take_in_thread(self, receive: PendingReceive) -> None:
+        """Find the sender, and take a message of which the queue has a part."""
         try:
             if self._route is None:
                 self._open(receive.deadline)
             if self._early or self._parts.by_frames:
                 self._keep(self._take(receive))
-        except BaseException as caught:  # noqa: BLE001  (it is the result of the receive)
-            error = caught
         finally:
             self._completes = False
-        self._end_taking(taking)
-        if error is not None:
-            fail(receive.future, error)
-        self._serve()
 
-    def _arrived(self, ended: Future, taking: Future, receive: PendingReceive) -> None:
-        """Keep the message that a get of the queue took, and serve the receives."""
-        if self._has_arrived(ended, taking, receive):
-            self._serve()
-
-    def _has_arrived(self, ended: Future, taking: Future, receive: PendingReceive) -> bool:
-        """Keep the message that a get of the queue took; return whether the next may begin."""
-        error = None if ended.cancelled() else ended.exception()
-        if error is None and not ended.cancelled():
-            found = ended.result()
-            found.deliver()
-            message = found.value
-            if is_envelope(message) and special_of(message) is not None:
-                self._early.append(message)
-                self._start_thread(self._take_in_thread, receive, taking)
-                return False
-            self._keep(open_message(message))
-        self._end_taking(taking)
-        if error is not None:
-            fail(receive.future, self._translated(error, receive.deadline))
-        return True
-
-    def _end_taking(self, taking: Future) -> None:
-        with self._lock:
-            if self._taking is taking:
-                self._taking = None
-
-    def _left(self, ended: Future) -> None:
-        if ended.cancelled():
-            self._serve()
+    def _left(self, _: Future) -> None:
+        """Take no message for a receive that has ended, if no other one waits."""
+        taking = self._taking
+        if taking is not None and not self._order.waits(_KEY, "get"):
+            taking.cancel()
 
     def _keep(self, received: Received) -> None:
         with self._lock:
@@ -509,10 +513,10 @@ class Inbox:
         with self._lock:
             taken, receive.taken = receive.taken, None
             if taken is None:
-                receive.unwanted = True
+                receive.is_given_up = True
                 return
             bisect.insort(self._aside, taken, key=lambda entry: entry[0])
-        self._serve()
+        self._hand_out()
 
     # Messages.
 
@@ -539,6 +543,5 @@ def _nowhere(_: Facts) -> None:
     """Return no tensor to receive into: only data that comes by torch could use one."""
 
 
-def _cancel_with(inner: Future, outer: Future) -> None:
-    if outer.cancelled():
-        inner.cancel()
+def _itself(value: Any) -> Any:
+    return value

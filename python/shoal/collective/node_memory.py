@@ -2,27 +2,30 @@
 
 There is one session for each node and job. The first worker that needs it makes it and tells the
 manager of workers; the others join it. No actor takes part: a message is one operation on a queue.
+`UnreadPayloads` counts the payloads of a broadcast, which lie beside the queues.
 """
 
 import contextlib
 import logging
+import os
 import shutil
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from shoal.collective.directory import Directory
 from shoal.collective.mailbox import MOST_MESSAGES
 from shoal.context import describe_self, memory_folder
 from shoal.errors import ChannelEmpty, ChannelNotFoundError, ShoalError
-from shoal.process import ProcessId
+from shoal.process import ProcessId, is_running
 from shoal.queues.order import Direct
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.shared import SharedQueues
 from shoal.shm import Queue, Session, joined
 from shoal.shm.location import memory_id
-from shoal.shm.shared_files import PayloadWriter
+from shoal.shm.shared_files import PayloadRef, PayloadWriter
 
-__all__ = ["MOST_BYTES", "NodeMemory"]
+__all__ = ["MOST_BYTES", "NodeMemory", "UnreadPayloads"]
 
 MOST_BYTES = 64 * 1024 * 1024
 """Maximum sent but unreceived bytes between two workers; further sends wait.
@@ -129,23 +132,71 @@ class NodeMemory:
         memory = memory_id()
         gone: str | None = None
         token = self._directory.session(memory)
-        while True:
+        while self._session is None:
             if token is not None and token != gone:
                 try:
                     self._session = joined(token)
                 except ChannelNotFoundError:
                     gone = token  # all its processes have left it
-                else:
-                    return self._session
+                continue
             made = Session.create(max_bytes=_bound())
             token = self._directory.offer_session(memory, made.token, gone)
             if token == made.token:
                 self._session = made
-                return made
-            made.close()
+            else:
+                made.close()
+        return self._session
 
 
 def _bound() -> int | None:
     """Return the bytes of all messages of a node: half of what is free, whatever a message has."""
     free = shutil.disk_usage(memory_folder()).free
     return free // 2 if free >= _LEAST_FREE else None
+
+
+class UnreadPayloads:
+    """The unopened payloads of one queue or one broadcast.
+
+    Each queue and each broadcast has its own bound: a receiver that waits for a payload of one may
+    not have reached the other yet.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._payloads: list[tuple[int, list[tuple[str, ProcessId]]]] = []
+
+    def add(
+        self, size: int, references: Sequence[PayloadRef], readers: Sequence[ProcessId]
+    ) -> None:
+        """Add a payload of `size` bytes, with the reference of each reader."""
+        links = [(ref[0], reader) for ref, reader in zip(references, readers, strict=True)]
+        with self._lock:
+            self._payloads.append((size, links))
+
+    def nbytes(self) -> int:
+        """Return the total bytes of the payloads that a living reader has not opened."""
+        with self._lock:
+            left = [(size, _left(links)) for size, links in self._payloads]
+            self._payloads = [(size, links) for size, links in left if links]
+            return sum(size for size, _ in self._payloads)
+
+    def readers(self, excess: int) -> set[ProcessId]:
+        """Return the living readers that have to open payloads so that `excess` bytes are free.
+
+        They open them in the order in which they were written, so the oldest payloads count.
+        """
+        found: set[ProcessId] = set()
+        with self._lock:
+            for size, links in self._payloads:
+                if excess <= 0:
+                    break
+                left = {reader for _, reader in _left(links)}
+                found |= left
+                excess -= size if left else 0
+        return found
+
+
+def _left(links: list[tuple[str, ProcessId]]) -> list[tuple[str, ProcessId]]:
+    return [
+        (path, reader) for path, reader in links if os.path.lexists(path) and is_running(reader)
+    ]

@@ -1,9 +1,10 @@
 """`Outbox`: sends from one worker to another, in the order of the calls."""
 
 import contextlib
+import sys
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -12,10 +13,10 @@ from shoal._ray import lost, timed_out
 from shoal.collective.message import nbytes_of
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.peer_routes import PeerRoutes, Route
-from shoal.collective.tensor_sends import TensorSends, has_tensors
+from shoal.collective.tensors.sends import TensorSends, has_tensors
 from shoal.collective.waits import PeerWait, attend
 from shoal.context import describe_self, memory_folder
-from shoal.deadline import Deadline, expect_event
+from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
     ChannelMemoryError,
@@ -24,10 +25,12 @@ from shoal.errors import (
     ShoalTimeoutError,
     TransportError,
 )
-from shoal.futures import AskingBy, fail, fulfil
+from shoal.futures import Asking
 from shoal.manager import WorkerInfo
+from shoal.queues.order import Order, Sent
 from shoal.queues.protocol import Future
-from shoal.reused_threads import run_in_thread
+from shoal.queues.wait import result_of
+from shoal.reused_threads import result_from_thread
 from shoal.shm import Parcel
 from shoal.transport.choice import Watch
 
@@ -41,69 +44,68 @@ LOOK_S = 0.1
 
 _NOT_NOW = (ShoalTimeoutError, ChannelMemoryError, ChannelClosed)
 
+_KEY = "sends"
+"""The key of all sends in the order of an outbox."""
 
-class _Sending:
-    """An asynchronous send.
+Translate = Callable[[BaseException, Deadline], BaseException]
 
-    Attributes:
-        message: The message.
+
+class _Sending(Sent, Asking):
+    """An asynchronous send: one that waits for a thread, or a put to the queue that is under way.
+
+    Args:
+        message: The message, which it drops at its end.
         deadline: Deadline of its wait for room.
-        not_before: The time, by the monotonic clock, at which its way over an emulated link ends;
-            None if it has not begun.
-        future: Completes when the message is sent; `cancel` only asks for a cancellation.
+        too_late: Makes the error for that.
+        not_before: The time at which its way over an emulated link ends; 0 if it is not booked.
     """
 
     def __init__(
         self,
         message: Any,
         deadline: Deadline,
-        translate: Callable[[BaseException, Deadline], BaseException],
-        not_before: float | None = None,
+        too_late: Callable[[Deadline], BaseException],
+        not_before: float = 0.0,
     ) -> None:
+        super().__init__(deadline, lambda _: too_late(deadline))
         self.message = message
-        self.deadline = deadline
         self.not_before = not_before
-        self._translate = translate
-        self.future = AskingBy(self._cancel)
-        self._inner: Future | None = None
-        self._error: BaseException | None = None
-        self._unwanted = False
+        self._put: Future | None = None
+        self._lost: BaseException | None = None
+        self.add_done_callback(_drop_message)
 
-    def begin(self) -> bool:
-        """Make the send uncancellable; return whether it is still wanted."""
-        if self._unwanted or self.future.done():
-            return False
-        return self.future.set_running_or_notify_cancel()
-
-    def follow(self, inner: Future) -> None:
-        """Complete the send when a put to the queue completes."""
-        self._inner = inner
-        inner.add_done_callback(self._move)
+    def follow(self, put: Future, translate: Translate) -> None:
+        """End when a put to the queue ends."""
+        self.sent, self._put = True, put
+        put.add_done_callback(partial(self._end_with, translate))
 
     def give_up(self, error: BaseException) -> None:
         """Fail the send, unless the message is sent already."""
-        self._error = error
-        if self._inner is None:
-            fail(self.future, error)
-        else:
-            self._inner.cancel()
+        self._lost = error
+        if self._put is not None:
+            self._put.cancel()
+        elif self.withdraw():
+            self.fail(lambda: error)
 
-    def _cancel(self) -> None:
-        self._unwanted = True
-        if self._inner is not None:
-            self._inner.cancel()
-        elif not self.future.running():
-            self.future.end()
+    def ask(self) -> None:
+        """Cancel a send that no thread has begun, or its put."""
+        if self._put is not None:
+            self._put.cancel()
+        elif self.withdraw():
+            self.end()
 
-    def _move(self, inner: Future) -> None:
-        error = self._error if inner.cancelled() else inner.exception()
+    def _end_with(self, translate: Translate, put: Future) -> None:
+        error = self._lost if put.cancelled() else put.exception()
         if error is not None:
-            fail(self.future, self._translate(error, self.deadline))
-        elif inner.cancelled():
-            self.future.end()
+            self.fail(lambda: translate(error, self.deadline))
+        elif put.cancelled():
+            self.end()
         else:
-            fulfil(self.future, lambda: None)
-        self.message = None
+            self.succeed(None)
+
+
+def _drop_message(ended: Any) -> None:
+    ended.message = None
 
 
 class Outbox:
@@ -136,8 +138,6 @@ class Outbox:
         self._operation = operation
         self._over_links = over_links
         self._delays = over_links  # until it is known whether a link leads to the receiver
-        self._lock = threading.Lock()
-        self._more = threading.Condition(self._lock)
         self._one_at_a_time = threading.Lock()  # for sends of more than one step
         self._info: WorkerInfo | None = None
         self._route: Route | None = None
@@ -145,11 +145,10 @@ class Outbox:
         self._look_at = 0.0
         self._has_carriers = routes.has_carriers
         self._tensor_sends = TensorSends(routes, peer)
-        # Asynchronous sends: those that complete with a put to the queue, and those that wait for
-        # a thread, because the receiver is not known yet or they take more than one put.
+        # Asynchronous sends: those that end with a put to the queue, and those that wait for a
+        # thread, because the receiver is not known yet or they take more than one put.
         self._putting: set[_Sending] = set()
-        self._backlog: deque[_Sending] = deque()
-        self._drains = False
+        self._order = Order({})
 
     def heed(self, options: CollectiveGroupOptions | None) -> None:
         """Use options of the accelerators' libraries; only the first ones that are given count."""
@@ -167,7 +166,7 @@ class Outbox:
             Whether the message is sent.
         """
         queue = self._queue
-        if queue is None or self._putting or self._drains or monotonic() > self._look_at:
+        if queue is None or self._putting or self._order.lines or monotonic() > self._look_at:
             return False
         if self._has_carriers and has_tensors(message):
             return False
@@ -179,31 +178,12 @@ class Outbox:
 
     def send(self, message: Any, deadline: Deadline) -> None:
         """Send a message; wait for the receiver to exist and for room."""
-        if self._drains or self._delays:
-            self._send_behind(message, deadline)
-            return
-        self._send_in_slices(message, deadline)
+        if self._delays or self._order.waits(_KEY, "put"):
+            result_of(self.start_send(message, deadline), self.waiting(deadline))
+        else:
+            self._send_in_slices(message, deadline)
 
-    def _send_behind(self, message: Any, deadline: Deadline) -> None:
-        """Send after the asynchronous sends that were started before, and wait for it."""
-        future = self.start_send(message, deadline)
-        try:
-            with self.waiting(deadline) as wait:
-                while True:
-                    try:
-                        future.exception(wait.step(SLICE_S))
-                    except TimeoutError:
-                        wait.tick()
-                    else:
-                        break
-        except BaseException:
-            future.cancel()
-            raise
-        future.result()
-
-    def start_send(
-        self, message: Any, deadline: Deadline, not_before: float | None = None
-    ) -> Future:
+    def start_send(self, message: Any, deadline: Deadline, not_before: float = 0.0) -> Future:
         """Start an asynchronous send, which comes after those that were started before.
 
         Args:
@@ -213,32 +193,26 @@ class Outbox:
         """
         if self._delays:
             message = encoded(message)
-        with self._at_once_or_later() as found:
-            route = found
-            if route is not None and not self._tensor_sends.needed_for(message, route):
+            if self._info is not None and not not_before:
+                not_before = self._arrival(self._info, message)
+        waits = self._order.waits(_KEY, "put")
+        with self._at_once_or_later() as route:
+            at_once = route is not None and not self._tensor_sends.needed_for(message, route)
+            if at_once:
                 message = Parcel.of(message)  # the caller may change the object from now on
+            sending = _Sending(message, deadline, self._too_late, not_before)
+            if route is None or waits or not at_once:
+                self._order.park(_KEY, "put", sending, self._served, timed=False)
             else:
-                route = None
-            sending = _Sending(message, deadline, self._translated, not_before)
-            starts = False
-            with self._lock:
-                if not self._drains and route is not None:
-                    self._putting.add(sending)
-                else:
-                    self._backlog.append(sending)
-                    self._more.notify()
-                    route = None
-                    starts, self._drains = not self._drains, True
-            if route is not None:
-                sending.future.add_done_callback(lambda _: self._putting.discard(sending))
+                self._putting.add(sending)
+                sending.add_done_callback(self._putting.discard)
                 try:
-                    sending.follow(route.queues.start_put(route.key, message, 0, deadline))
+                    put = route.queues.start_put(route.key, message, 0, deadline)
+                    sending.follow(put, self._translated)
                 except ShoalError as error:
-                    fail(sending.future, self._translated(error, deadline))
-        if starts:
-            run_in_thread(self._drain)
+                    sending.give_up(self._translated(error, deadline))
         attend(self)
-        return sending.future
+        return sending
 
     @contextlib.contextmanager
     def _at_once_or_later(self) -> Iterator[Route | None]:
@@ -272,22 +246,19 @@ class Outbox:
         Returns:
             Whether any send is left.
         """
-        with self._lock:
-            # Also those behind a send with a later deadline.
-            late = [sending for sending in self._backlog if sending.deadline.expired]
-            for sending in late:
-                self._backlog.remove(sending)
-        for sending in late:
-            if sending.begin():
-                fail(sending.future, self._too_late(sending.deadline))
-        pending = list(self._putting)
+        waiting = self._order.first(_KEY, "put", sys.maxsize)
+        for sending in waiting:
+            if sending.deadline.expired:
+                sending.expire()
+        # Those that wait for the thread, which finds a successor: only if they are on their way.
+        pending = [*list(self._putting), *(waiting if self._delays else ())]
         info = self._info
         if pending and info is not None and self._routes.peers.is_dead(info):
             self._look_at = 0.0
             for sending in pending:
                 sending.give_up(self._dead(info, sending.deadline))
             self._forget(info)
-        return bool(self._putting or self._backlog)
+        return bool(self._putting or self._order.lines)
 
     def info(self, deadline: Deadline) -> WorkerInfo:
         """Return the receiver's record, waiting for it to exist.
@@ -320,10 +291,7 @@ class Outbox:
     def close(self) -> None:
         """Release resources held for the receiver; messages on an emulated link are lost."""
         if self._over_links:
-            with self._lock:
-                on_their_way = tuple(self._backlog)
-                self._backlog.clear()
-            for sending in on_their_way:
+            for sending in self._order.first(_KEY, "put", sys.maxsize):
                 sending.give_up(
                     TransportError(
                         f"{describe_self()}: {self._what}: the group was closed while the message "
@@ -397,52 +365,35 @@ class Outbox:
             raise
 
     def _reach(self, deadline: Deadline) -> tuple[WorkerInfo, Route]:
-        while True:
+        info, route = self.info(deadline), self._route
+        while route is None:  # another thread has just found a successor
             info, route = self.info(deadline), self._route
-            if route is not None:
-                return info, route
-            # Another thread has just found a successor.
+        return info, route
 
     def _put_in_slices(self, message: Any, receiver: WorkerInfo, deadline: Deadline) -> None:
         """Put a message into the queue to one process of the receiver; wait for room."""
         with self.waiting(deadline) as wait:
-            while True:
-                info, route = self._reach(deadline)
-                if info.process != receiver.process:
-                    # Earlier messages are lost, so the receiver's successor must not get this one.
-                    raise self._dead(receiver, deadline)
-                if route.name == "lane":
-                    self._put_far(route, message, deadline, wait)
-                    return
-                try:
-                    route.queues.put(route.key, message, 0, Deadline(wait.step(SLICE_S)))
-                except ShoalTimeoutError:
-                    if deadline.expired:
-                        raise self._too_late(deadline) from None
-                    self._look_at = 0.0
-                    wait.tick()
-                except (ChannelMemoryError, ChannelClosed) as error:
-                    raise self._translated(error, deadline) from None
-                else:
-                    if not self._delays:
-                        self._queue = route.direct.get(route.key)
-                    return
-
-    def _put_far(self, route: Route, message: Any, deadline: Deadline, wait: PeerWait) -> None:
-        """Put a message into the queue on another node; look after the receiver meanwhile."""
-        while True:
-            try:
-                route.queues.put(route.key, message, 0, Deadline(wait.step(SLICE_S)))
-            except ShoalTimeoutError:
-                if deadline.expired:
-                    raise self._too_late(deadline) from None
+            while not self._put(message, receiver, deadline, wait.step(SLICE_S)):
                 wait.tick()
-                self._look_at = 0.0
-                self.info(deadline)  # raises where the receiver has died
-            except ShoalError as error:
-                raise self._translated(error, deadline) from error
-            else:
-                return
+
+    def _put(self, message: Any, receiver: WorkerInfo, deadline: Deadline, seconds: float) -> bool:
+        """Put a message if there is room within some seconds and the receiver lives."""
+        info, route = self._reach(deadline)
+        if info.process != receiver.process:
+            # Earlier messages are lost, so the receiver's successor must not get this one.
+            raise self._dead(receiver, deadline)
+        try:
+            route.queues.put(route.key, message, 0, Deadline(seconds))
+        except ShoalTimeoutError:
+            if deadline.expired:
+                raise self._too_late(deadline) from None
+            self._look_at = 0.0
+            return False
+        except (ChannelMemoryError, ChannelClosed, PeerLostError) as error:
+            raise self._translated(error, deadline) from None
+        if not self._delays:
+            self._queue = route.direct.get(route.key)
+        return True
 
     def _watch(self, info: WorkerInfo, deadline: Deadline) -> Watch:
         """Return the function with which a waiting transport checks if the receiver has died."""
@@ -454,59 +405,37 @@ class Outbox:
 
         return watch
 
-    def _drain(self) -> None:
-        """Send the messages of the backlog in order; the thread ends when there are none."""
-        while (sending := self._next_sending()) is not None:
-            if sending.begin():
-                message, sending.message = sending.message, None
+    async def _served(self, _: _Sending) -> None:
+        await result_from_thread(self._send_waiting)
 
-                def send(message: Any = message, deadline: Deadline = sending.deadline) -> None:
-                    self._send_in_slices(message, deadline)
+    def _send_waiting(self) -> None:
+        """Send the messages that wait, in their order, until none is left; runs in a thread."""
+        while found := self._order.first(_KEY, "put", 1):
+            first: _Sending = found[0]
+            if self._delays:
+                self._book(first)
+                first.wait_until_due()
+            if monotonic() >= first.not_before and first.send():
+                first.do(partial(self._send_in_slices, first.message, first.deadline))
 
-                fulfil(sending.future, send)
-            elif not sending.future.done():
-                sending.future.end()
-
-    def _next_sending(self) -> _Sending | None:
-        """Take the first message from the backlog once it has come over its emulated link, if any."""
-        while True:
-            with self._lock:
-                if not self._backlog:
-                    self._drains = False
-                    return None
-                first = self._backlog[0]
-                due = first.not_before is not None and first.not_before <= monotonic()
-                if due or not self._delays or first.future.done():
-                    return self._backlog.popleft()
-                backlog = tuple(self._backlog)
-            self._book(backlog)
-            left = (first.not_before or 0.0) - monotonic()
-            if left > 0 and not first.future.done():
-                expect_event(left)
-                with self._lock:
-                    if len(self._backlog) == len(backlog):  # a further message is booked at once
-                        self._more.wait(min(left, LOOK_S))
-
-    def _book(self, backlog: Sequence[_Sending]) -> None:
-        """Book the messages that are not booked yet on the emulated link."""
-        try:
-            info = self.info(backlog[0].deadline)  # which notices that the receiver has died
-        except BaseException as error:  # noqa: BLE001  (it is the result of the send)
-            fail(backlog[0].future, error)
+    def _book(self, first: _Sending) -> None:
+        """Book messages that were sent before the receiver was known on the link to it, if any."""
+        if first.not_before or first.done():
             return
-        for sending in backlog:
-            if sending.not_before is None and not sending.future.done():
-                try:
-                    seconds = self._seconds_to(info, sending.message)
-                except BaseException as error:  # noqa: BLE001  (it is the result of the send)
-                    fail(sending.future, error)
-                else:
-                    sending.not_before = monotonic() + seconds
+        try:
+            info = self.info(first.deadline)
+            for sending in self._order.first(_KEY, "put", sys.maxsize) if self._delays else ():
+                message = sending.message
+                if not sending.not_before and not sending.done():
+                    sending.not_before = self._arrival(info, message)
+        except BaseException as error:  # noqa: BLE001  (it is the result of the send)
+            first.give_up(error)
 
-    def _seconds_to(self, info: WorkerInfo, message: Any) -> float:
-        """Book a message on the link to the receiver; return the seconds until it arrives."""
+    def _arrival(self, info: WorkerInfo, message: Any) -> float:
+        """Book a message on the link to the receiver; return when it arrives."""
         link = self._routes.link(self._routes.info, info)
-        return 0.0 if link is None else self._routes.seconds([link], size_of(message) or 0)[0]
+        size = size_of(message) or 0
+        return monotonic() + (0.0 if link is None else self._routes.seconds([link], size)[0])
 
     def _translated(self, error: BaseException, deadline: Deadline) -> BaseException:
         """Turn an error of a queue into one that names the send."""

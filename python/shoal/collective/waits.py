@@ -12,8 +12,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from shoal.collective.directory import Directory
 from shoal.deadline import Deadline, LongWait
@@ -32,7 +31,7 @@ _log = logging.getLogger("shoal")
 _numbers = itertools.count()
 
 
-class PeerWait:
+class PeerWait(LongWait):
     """A worker's wait for others; logs it when it is long, and names the cycle it is part of.
 
     Args:
@@ -57,62 +56,40 @@ class PeerWait:
     ) -> None:
         self._directory = directory
         self._waiter = waiter
-        self._peers = tuple(peers)
-        self._describe = describe
-        self._deadline = deadline
-        self._wait = LongWait(
-            self._sentence,
-            deadline,
-            operation=operation,
-            on=on,
-            peers=lambda: self._peers,
-        )
+        self._awaited = tuple(peers)
+        self._sentence = describe
         self._number: int | None = None
         self._begun = deadline.elapsed
+        super().__init__(
+            self._with_cycle, deadline, operation=operation, on=on, peers=lambda: self._awaited
+        )
 
-    def __enter__(self) -> Self:
-        self._wait.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._wait.__exit__(kind, error, traceback)
-        self.end()
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._end()
 
     def waits_for(self, peers: Sequence[str]) -> None:
         """Set the workers it waits for now, if some of those before need not be waited for."""
-        if tuple(peers) != self._peers:
-            self._peers = tuple(peers)
-            self.end()  # the next tick records the new ones
-            self._wait.hide()
-
-    def show(self) -> None:
-        """Show the wait on the state page at once: no code can call `tick` while it goes on."""
-        self._wait.show()
-
-    def step(self, at_most: float) -> float:
-        """Return how long to wait before the next `tick`, in seconds."""
-        return self._wait.step(at_most)
+        if tuple(peers) != self._awaited:
+            self._awaited = tuple(peers)
+            self._end()  # the next tick records the new ones
+            self.hide()
 
     def tick(self) -> None:
         """Record a wait that has become long, and log the line that is due, if any."""
-        if self._number is None and self._deadline.elapsed - self._begun >= _NOTE_AFTER_S:
+        if self._number is None and self.deadline.elapsed - self._begun >= _NOTE_AFTER_S:
             self._number = next(_numbers)
-            self._directory.note_wait(self._waiter, self._number, self._peers)
-        self._wait.tick()
+            self._directory.note_wait(self._waiter, self._number, self._awaited)
+        super().tick()
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Remove the record of this wait, so that log lines no longer name it."""
         if self._number is not None:
             self._directory.end_wait(self._waiter, self._number)
             self._number = None
 
-    def _sentence(self) -> str:
-        sentence = self._describe()
+    def _with_cycle(self) -> str:
+        sentence = self._sentence()
         if self._number is None:
             return sentence
         cycle = self._directory.wait_cycle(self._waiter, self._number)
@@ -145,7 +122,7 @@ class _Watchdog:
     async def _go_round(self) -> None:
         loop = asyncio.get_running_loop()
         failed: weakref.WeakSet[Watched] = weakref.WeakSet()  # each is logged once
-        while True:
+        while self._goes_on():
             await asyncio.sleep(_LOOK_S)
             for thing in list(self._attended):
                 # Before the look, so that an operation that begins during it is attended again.
@@ -164,10 +141,11 @@ class _Watchdog:
                     goes_on = True
                 if goes_on:
                     self._attended.add(thing)
-            with self._lock:
-                if not self._attended:
-                    self._runs = False
-                    return
+
+    def _goes_on(self) -> bool:
+        with self._lock:
+            self._runs = bool(self._attended)
+            return self._runs
 
 
 _watchdog = _Watchdog()

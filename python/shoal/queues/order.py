@@ -99,6 +99,14 @@ class Pending(Future):
             self._attempt = None  # it refers to the item
             self.set_running_or_notify_cancel()
 
+    def wait_until_due(self) -> None:
+        """Wait in this thread until its time has come, or until it has ended."""
+        with self._condition:
+            left = self.not_before - time.monotonic()
+            if left > 0 and not self.done():
+                expect_event(left)
+                self._condition.wait(left)
+
     def conclude(self) -> None:
         """Hand the result of a successful attempt to those who wait; callers hold no lock."""
         with self._condition:
@@ -159,6 +167,12 @@ class Sent(Pending):
             self.sent = not (self.unwanted or self.done())
             return self.sent
 
+    def withdraw(self) -> bool:
+        """Never send it; False if it is sent."""
+        with self._condition:
+            self.unwanted = self.unwanted or not self.sent
+            return not self.sent
+
     def succeed(self, value: Any) -> bool:
         """End it with its result; False if it has ended."""
         if not self._ends():
@@ -166,13 +180,19 @@ class Sent(Pending):
         self.set_result(value)
         return True
 
+    def do(self, function: Callable[[], Any]) -> bool:
+        """End it with what a function returns or raises; False if it has ended."""
+        try:
+            value = function()
+        except BaseException as error:  # noqa: BLE001  (an error is the result)
+            self.fail(partial(_itself, error))
+            return False
+        return self.succeed(value)
+
     def expire(self) -> None:
         """Fail it at its deadline, unless it is sent."""
-        with self._condition:
-            if self.sent:
-                return
-            self.unwanted = True
-        super().expire()
+        if self.withdraw():
+            super().expire()
 
 
 def _elsewhere() -> None:
@@ -199,6 +219,7 @@ class Order:
 
     Attributes:
         direct: Same as the argument.
+        lines: The operations that wait, by key and side; true as long as any waits.
         lock: Guards this object; the engine may use it for its own state too.
     """
 
@@ -210,18 +231,18 @@ class Order:
     def reset(self) -> None:
         """Forget all operations: in a forked child they belong to the parent."""
         self.lock = threading.Lock()
-        self._lines: dict[tuple[Hashable, str], Line] = {}
+        self.lines: dict[tuple[Hashable, str], Line] = {}
         self.stop_direct()
 
     def waits(self, key: Hashable, side: Side) -> bool:
         """Whether operations wait on a side of a key; later ones come after them."""
         # Hashing a key may take long.
-        return bool(self._lines) and bool(self._lines.get((key, side)))
+        return bool(self.lines) and bool(self.lines.get((key, side)))
 
     def first(self, key: Hashable, side: Side, number: int) -> list[Any]:
         """Return the first operations that wait on a side of a key, up to a number."""
         with self.lock:
-            return list(itertools.islice(self._lines.get((key, side), ()), number))
+            return list(itertools.islice(self.lines.get((key, side), ()), number))
 
     def stop_direct(self) -> None:
         """Let the next put and get of each key come through the engine."""
@@ -235,9 +256,9 @@ class Order:
         with self.lock:
             for queues in self.direct.values():
                 queues.pop(key, None)
-            line, first = self._lines.get((key, side)), False
+            line, first = self.lines.get((key, side)), False
             if line is None:
-                line, first = self._lines.setdefault((key, side), {}), True
+                line, first = self.lines.setdefault((key, side), {}), True
             line[operation] = serve
         operation.add_done_callback(partial(self._leave, line))
         if first:  # before the timer begins: one without time is served too
@@ -252,7 +273,7 @@ class Order:
                 operation = next(iter(line), None)
                 if operation is None:
                     # Not earlier: while one that was cancelled is served, others wait behind it.
-                    self._lines.pop((key, side), None)
+                    self.lines.pop((key, side), None)
                     return
                 serve = line[operation]
             try:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shoal.collective.message import FRAMES, Facts, Received, special
-from shoal.collective.tensor_layout import TensorLayout, allocate, rebuild
+from shoal.collective.tensors.layout import TensorLayout, allocate, rebuild
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, TransportError
 from shoal.transport.choice import Watch

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from shoal._backend import WorkerAddress
-from shoal.collective.device_transports import tensor_transport
 from shoal.collective.message import BUFFERS, CARRIER, nbytes_of, special, tensor_in, tensors_of
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.peer_routes import PeerRoutes, Route
-from shoal.collective.tensor_frames import FrameSender
-from shoal.collective.tensor_layout import TensorLayout, describe
+from shoal.collective.tensors.devices import tensor_transport
+from shoal.collective.tensors.frames import FrameSender
+from shoal.collective.tensors.layout import TensorLayout, describe
 from shoal.deadline import Deadline
 from shoal.errors import TransportRefusedError
 from shoal.manager import WorkerInfo

@@ -3,7 +3,6 @@
 from typing import Any
 
 from shoal._backend import WorkerAddress
-from shoal.collective.device_transports import tensor_transport
 from shoal.collective.message import (
     BUFFERS,
     CARRIER,
@@ -13,8 +12,9 @@ from shoal.collective.message import (
     special_of,
 )
 from shoal.collective.peer_routes import PeerRoutes
-from shoal.collective.tensor_frames import FrameReceiver, Place
-from shoal.collective.tensor_layout import TensorLayout, allocate, rebuild
+from shoal.collective.tensors.devices import tensor_transport
+from shoal.collective.tensors.frames import FrameReceiver, Place
+from shoal.collective.tensors.layout import TensorLayout, allocate, rebuild
 from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelNotFoundError,
