@@ -595,7 +595,7 @@ class ShmQueue:
                 ImportError: …`. The message is lost; the queue still works.
             ChannelError: `queue 'a': a message from process 71 cannot be read now, and is left for
                 the next get: …`, because too many files are open, for example. The next get of
-                this `ShmQueue` object returns it.
+                the key through the same `ShmSession` object returns it.
         """
 
     @overload

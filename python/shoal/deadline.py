@@ -191,8 +191,8 @@ class LongWait:
         describe: Returns the start of the line: which process waits, for what, and for which peer.
         deadline: The deadline of the wait; the line names it.
         waited: Seconds of the wait that have already passed.
-        operation: What waits, such as `get`; empty for a wait that the page does not show.
-        on: What the operation is on; by default the line, without the name of this process.
+        operation: The operation that waits, such as `get`; empty for a wait that the page does not show.
+        on: The object of the operation; by default the line, without the name of this process.
         peers: Returns the addresses of the processes that it waits for now.
         channel: The name of the channel that the operation is on, if any.
         ends_in: Returns the seconds until what it waits for ends by itself.

@@ -1,4 +1,4 @@
-"""What a child that was forked does first, in a fixed order, whatever was imported first.
+"""Runs functions at the start of a forked child, in a fixed order, whatever was imported first.
 
 A forked child has a copy of its parent's objects and none of its threads. Each module says here what
 must happen to its own state in the child.

@@ -58,7 +58,7 @@ class AsyncWork:
             caller fetched is given back.
 
     Attributes:
-        operation: What a wait for it is called on the state page.
+        operation: The name of a wait for it on the state page.
         channel: The name of the channel that it is on, if any.
         peers: The addresses of the processes that it waits for; those that are known.
         deadline: When it ends by itself; None if that is not known, or never.

@@ -148,7 +148,7 @@ class Guide:
 
 GUIDES = {
     "auto_placement": Guide([the_text(0), its_comments], texts=1),
-    "channels": Guide([something] * 6),
+    "channels": Guide([something] * 7),
     "dynamic_scheduler": Guide(
         [its_comments] * 2,
         variables={"SHOAL_LOG_LEVEL": "WARNING"},  # workers log to stdout
@@ -176,7 +176,7 @@ GUIDES = {
         locally=(0, 2, 3, 4, 5),
     ),
     "tracing": Guide([the_text_and_a_trace], texts=1),
-    "weights": Guide([its_comments, None], locally=(0,)),  # the second is one call
+    "weights": Guide([its_comments, None, None], locally=(0,)),  # the others are one call each
 }
 
 

@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-from support.acme import add_acme_devices
+from support.fake_accelerators import add_acme_devices
 
 pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(200)]
 

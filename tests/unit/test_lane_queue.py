@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import threading
+from concurrent.futures import CancelledError
 
 import pytest
 
@@ -203,6 +204,26 @@ def test_an_exception_that_ends_a_put_has_the_number_of_objects_that_are_put(ses
             put()
         assert caught.value.done == done
     assert [item for _, item in here.peek()] == [1, 2]
+
+
+def test_a_put_that_is_cancelled_before_its_time_puts_nothing(session, shm, client):
+    here = shm.Queue(session, b"q", 1)
+    there, cancel = far(client, maxsize=1), _backend.LaneCancel()
+    cancel.cancel()
+
+    def too_late():
+        with pytest.raises(ShoalTimeoutError):
+            there.put(2, 0, 0.01)
+
+    # On a new connection, after a put, and after one that failed, of which the server tells again.
+    for before in (lambda: None, lambda: there.put(1), too_late):
+        before()
+        with pytest.raises(CancelledError, match=r"put: queue .*: cancelled") as caught:
+            there.put(3, cancel=cancel)
+        assert caught.value.done == 0
+    assert here.get() == 1
+    there.put(4)
+    assert here.get() == 4
 
 
 @pytest.mark.parametrize("operation", ["put", "get"])

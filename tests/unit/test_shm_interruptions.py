@@ -97,6 +97,20 @@ def test_interrupted_gets_of_several_leave_all_of_them(queue, call):
 
 
 @pytest.mark.usefixtures("interrupted_once")
+def test_messages_of_an_interrupted_get_outlive_the_object_of_their_queue(session):
+    other, queue = session.queue("other"), session.queue("k")
+    other.put("other")
+    queue.put_many([Interrupted(1), 2])
+    with pytest.raises(KeyboardInterrupt):
+        queue.get_many(2)
+    del queue
+    gc.collect()
+    assert other.get_nowait() == "other"
+    queue = session.queue("k")
+    assert [queue.get_nowait(), queue.get_nowait()] == [1, 2]
+
+
+@pytest.mark.usefixtures("interrupted_once")
 def test_an_interrupted_lease_is_a_lease_still(session, queue):
     queue.put(Interrupted(1))
     with pytest.raises(KeyboardInterrupt):

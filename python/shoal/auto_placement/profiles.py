@@ -47,7 +47,7 @@ class Profile:
         stages: The components, in the order in which an item passes them.
         batch: Number of items of an iteration.
         item: The name of an item.
-        notes: What of the section is not used, and why, as lines of text.
+        notes: The parts of the section that are not used, and why, as lines of text.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""What a worker does for the programs that it starts: Ctrl-C reaches them, and they end with it."""
+"""Ties the programs that a worker starts to it: Ctrl-C reaches them, and they end with it."""
 
 import asyncio
 import os

@@ -176,7 +176,7 @@ class WorkerHost:
     """Holds a user's object and calls its methods; a failure is returned as a value."""
 
     _shoal_most_calls = 1
-    """How many calls Ray runs at once where the caller says nothing."""
+    """The number of calls that Ray runs at once if the caller sets none."""
 
     def __init__(self, spec: LaunchSpec, *resolved: Any) -> None:
         self._shoal_spec = spec

@@ -42,7 +42,7 @@ def start_reaper(kind: Literal["raylet", "worker"], pid: int) -> None:
     """Start the program that cleans up; it ends soon after the process that it watches.
 
     Args:
-        kind: What the process is. A raylet ends with the driver that started it.
+        kind: The kind of the process. A raylet ends with the driver that started it.
         pid: Its process id.
     """
     if not _PROC.is_dir() or not hasattr(os, "pidfd_open"):

@@ -1,4 +1,4 @@
-"""What `shoal top` shows: the lines of a screen, from the states of the processes and what was pressed."""
+"""Writes the screen of `shoal top`, from the states of the processes and the keys that were pressed."""
 
 import math
 import textwrap
@@ -72,12 +72,12 @@ _KEYS = (
 
 
 class Look(NamedTuple):
-    """What the processes of all jobs did at a time.
+    """The processes and channels of all jobs at one time.
 
     Attributes:
         jobs: The processes of each job.
-        causes: What they wait for, the worst first.
-        unseen: What of the jobs is not shown.
+        causes: The reasons why they wait, the worst first.
+        unseen: The parts of the jobs that are not shown.
         channels: The channels of each job.
         now: The time, as `time.monotonic()` of the node.
     """
@@ -181,9 +181,9 @@ def frame(look: Look, size: tuple[int, int], view: View, where: Path) -> tuple[l
     """Return the lines of a screen, none wider and no more than it has room for.
 
     Args:
-        look: What the processes do.
+        look: The processes and channels.
         size: The columns and the lines of the screen.
-        view: What the user chose.
+        view: The choices of the user.
         where: The folder where jobs are looked for.
 
     Returns:

@@ -97,7 +97,7 @@ DEFAULT_SYS_ENV_VAR: dict[ClusterEnvVar, str | None] = {
     ClusterEnvVar.PATH_ENV_MERGE_MODE: "append",
     ClusterEnvVar.CODE_WORKING_DIR: "0",
 }
-"""What a variable that is not set means; None for nothing. `TIMEOUT` is in minutes, as in
+"""The values of variables that are not set; None if there is none. `TIMEOUT` is in minutes, as in
 `RLINF_TIMEOUT`. Defaults are not put into the environment of workers."""
 
 # A node has its own rank, and the code is sent by the driver alone.

@@ -61,7 +61,7 @@ class DistributedRayLogCollector:
         poll_interval_s: Seconds between two looks at the files, at least 0.1.
         token: Names the job whose workers announced themselves; empty for workers that are only
             registered with `register_worker`.
-        nodes: What messages call the job's nodes, by Ray's names of them.
+        nodes: The names of the job's nodes in messages, by Ray's names of them.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ __all__ = [
 
 @dataclass
 class RolloutReport:
-    """How far a rollout instance is with its sequence groups.
+    """The progress of a rollout instance with its sequence groups.
 
     Attributes:
         total_requests: Number of sequence groups that it received.

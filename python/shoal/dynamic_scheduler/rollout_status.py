@@ -20,7 +20,7 @@ class _Running:
 
     Attributes:
         group: The group.
-        task: What generates it, if the status shall notice its failure.
+        task: The task that generates it, if the status shall notice its failure.
         open: Number of its sequences that are not complete.
     """
 

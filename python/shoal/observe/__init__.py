@@ -1,4 +1,4 @@
-"""What the processes of a job do on all its nodes, why they stand still, and its channels and locks."""
+"""Shows the processes, channels and locks of a job on all its nodes, and finds why processes stand still."""
 
 from shoal.observe.causes import Cause, find_causes
 from shoal.observe.channels import ChannelQueue, ChannelState, read_channels, with_rates

@@ -32,7 +32,7 @@ _UNKNOWN = "its Ray does not know this job: only this node is shown"
 
 def main(address: str) -> None:
     """Answer questions about the jobs of the Ray at an address."""
-    # What Ray prints must not get between the answers.
+    # Ray prints to descriptor 1, and its lines must not get between the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     asking, refusal = _Nodes(), ""

@@ -1,4 +1,4 @@
-"""Who waits for whom, and which process or circle of processes all the others wait for.
+"""Finds the processes, circles of processes and unused channels that keep the others waiting.
 
 A process that others wait for and that is not blocked itself is a cause: it works, is in no call, is
 stopped or is dead. So is a channel whose other side no process uses. Processes that cannot go on because
@@ -24,21 +24,22 @@ _ORDER: tuple[Kind, ...] = (
 )  # fmt: skip
 
 _HOPE: tuple[Kind, ...] = ("working", "waiting", "stopped", "dead", "idle")
-"""The processes that a wait on a channel is blamed on: those of the first kind that there is."""
+"""A wait on a channel is put down to the processes of the first of these kinds that use the channel."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What other processes wait for.
+    """A process, a circle of processes or an unused channel that keeps other processes waiting.
 
     Attributes:
         kind: A circle of processes; or what the processes do: they are dead, stopped, without a page
-            on all nodes (`missing`) or on those that are seen (`elsewhere`), in no call (`idle`), or work. A channel whose other side no process
-            uses is `unused`. Processes are `waiting` if nothing is seen that ends their waits.
-        addresses: The process; several that use one channel, or are waited for by the same ones and
-            in the same call, the longest call first; of a circle,
-            the processes in the order in which they wait for each other, also if they are `waiting`
-            and may go on; none if the channel is `unused`, or only the waits are known.
+            on all nodes (`missing`) or on those that are seen (`elsewhere`), in no call (`idle`), or
+            work. A channel whose other side no process uses is `unused`. Processes are `waiting` if
+            nothing is seen that ends their waits.
+        addresses: The process. Several if they use one channel, or if the same processes wait for them
+            in the same call: the longest call first. Of a circle, the processes in the order in which
+            they wait for each other, also if they are `waiting` and may go on. None if the channel is
+            `unused`, or only the waits are known.
         activity: The oldest call of the first process, or of a circle the oldest wait; None if there
             is none.
         waits: The waits that name the processes or their channel, by the processes that wait, the
@@ -71,7 +72,7 @@ def find_causes(
 ) -> list[Cause]:
     """Return what the blocked processes of a job wait for, the worst and the oldest first.
 
-    Processes that are stopped, or died in a call or a wait, are causes also if nobody waits for them.
+    Processes that are stopped, or died in a call or a wait, are causes also if no process waits for them.
     One that died idle may have been ended on purpose, with its group.
 
     Args:
@@ -133,7 +134,7 @@ def _walk(
 
 
 class _End(NamedTuple):
-    """What waits are blamed on: processes, or an unused channel with the operation that waits."""
+    """The processes that keep waits from ending, or an unused channel and the operation that waits on it."""
 
     kind: Kind
     addresses: tuple[str, ...]

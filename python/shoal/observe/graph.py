@@ -1,4 +1,4 @@
-"""`WaitGraph`: which processes of a job can go on, from what all of them do and wait for.
+"""`WaitGraph`: finds the processes of a job that can go on, from the calls and waits of all of them.
 
 A process is *blocked* if all that it does is wait. A wait for processes ends when **all** of them have
 answered. A wait on a channel ends when **any** process uses the other side of it, also one that has not
@@ -22,7 +22,7 @@ _THEN = "then"
 """The wait of a function that runs after an asynchronous operation, in whatever thread ends that."""
 
 _SENDING = "sending"
-"""What the wait of a member is on that waits until others have taken its broadcast."""
+"""The text `Activity.on` of a member of a broadcast that waits until others have taken its value."""
 
 _BEGUN_S = 1.0
 """Seconds within which a call begins after its caller began to wait for it."""
@@ -106,7 +106,7 @@ class WaitGraph:
         """Whether a wait of a process goes on because another one is stuck."""
         if other not in self.stuck:
             return False
-        # What one sends and the other receives is on its way.
+        # A message from one to the other is on its way.
         return not (_sends(wait) and any(_receives(w, name) for w in self.waits[other]))
 
     def _takes_calls(self, name: str) -> bool:

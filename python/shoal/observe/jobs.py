@@ -1,4 +1,4 @@
-"""The jobs of this user: what their processes do now, on all nodes."""
+"""Reads the jobs of this user, with the state of their processes on all nodes."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ __all__ = ["JobProcesses", "read_jobs"]
 
 @dataclass(frozen=True)
 class JobProcesses:
-    """What the processes of a job do.
+    """The processes of a job, with the states that were read at one time.
 
     Attributes:
         name: The name of the job: its Ray namespace and the address of its Ray, `shoal@10.0.0.1:6379`.
@@ -23,7 +23,7 @@ class JobProcesses:
         now: When they were read, as `time.monotonic()` of this node. The times of all states are on
             this clock.
         unseen: A sentence for each other node whose processes are not shown, or one for all.
-        stacks: What processes of other nodes answered when they were asked for their stacks, by
+        stacks: The answers of processes of other nodes that were asked for their stacks, by
             `ProcessState.identity`: the stacks, and why there are none.
     """
 

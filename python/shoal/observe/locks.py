@@ -10,7 +10,7 @@ from shoal.state import Activity, ProcessState
 __all__ = ["DeviceLockState", "read_locks"]
 
 _LOCK = re.compile(r"the lock of devices? ((?:\d+(?:, | and )?)+)")
-"""What a wait for a lock is on; `shoal.manager.lock_table.show_devices` writes the devices."""
+"""Matches `Activity.on` of a wait for locks; `lock_table.show_devices` writes the devices there."""
 
 
 @dataclass(frozen=True)

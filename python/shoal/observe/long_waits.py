@@ -1,4 +1,7 @@
-"""What a process that waits for long logs of the others, from the state pages of its node."""
+"""Says what the other processes do, for the log of a process that waits for long.
+
+It reads the state pages of its node.
+"""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""`OtherNodes`: what the processes of a job do on its other nodes.
+"""`OtherNodes`: reads the state pages of a job on its other nodes.
 
 A program beside this process (`shoal.observe.ask_nodes`) joins the job's Ray and runs a short task
 on each node. So the answer needs nothing of the job but Ray's own processes. It is a program, not a
@@ -29,7 +29,7 @@ _PROGRAM = "shoal.observe.ask_nodes"
 
 
 class Question(NamedTuple):
-    """What the program is asked.
+    """A request to the program for the state pages of jobs.
 
     Attributes:
         jobs: The names of the jobs, all of one Ray.
@@ -48,7 +48,7 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class NodeAnswer:
-    """What the nodes of a job said.
+    """The state pages that the nodes of a job sent, and the reason of each node that sent none.
 
     Attributes:
         own_rank: The rank of this node in the job; -1 if it is none of its nodes.

@@ -1,4 +1,4 @@
-"""What the doctor says: a sentence for each cause, and whether something is wrong."""
+"""Writes the sentences of the doctor: one for each cause, and whether something is wrong."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -259,7 +259,7 @@ class StackQuestion:
 
 
 class _Thread(NamedTuple):
-    """What a thread has done until now."""
+    """The state of a thread, the seconds that it has run, and how often it has given up the processor."""
 
     name: str
     state: str

@@ -63,7 +63,7 @@ def take_stacks(
 
     Args:
         states: The processes.
-        answers: What processes of other nodes have answered there, by `ProcessState.identity`.
+        answers: The answers of processes of other nodes, by `ProcessState.identity`.
         seconds: As in `ask_for_stacks`.
     """
     alive = [state for state in states if state.status != "dead"]

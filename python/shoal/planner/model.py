@@ -148,7 +148,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Plan:
-    """What would run where.
+    """The places where the processes of a configuration would run.
 
     Attributes:
         source: Name of the configuration.

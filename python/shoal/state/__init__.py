@@ -1,4 +1,4 @@
-"""The state page: what each process of a job does now, for every process of the same user.
+"""The state page: each process of a job shows there its calls and waits, to all processes of its user.
 
 A process writes its calls and waits into a small file in shared memory, by plain stores. So others
 can read them without the help of that process: also while it is stopped, and after it was killed.

@@ -85,8 +85,8 @@ def begin_wait(
     """Show a wait.
 
     Args:
-        operation: What waits, such as `get`.
-        on: What the operation is on, such as a channel and a key.
+        operation: The operation that waits, such as `get`.
+        on: The object of the operation, such as a channel and a key.
         peers: The addresses of the processes that it waits for.
         since: When it began, as `time.monotonic()`; None for now.
         channel: The name of the channel that it is on, if any.

@@ -1,4 +1,4 @@
-"""What the processes of a job do, read from their state pages."""
+"""Reads the calls and waits of the processes of a job from their state pages."""
 
 import contextlib
 import math
@@ -48,8 +48,8 @@ class Activity:
 
     Attributes:
         kind: Which of the two it is.
-        operation: The name of the method, or what waits: `get`, `recv`, ...
-        on: What the operation is on, such as a channel and a key.
+        operation: The name of the method, or of the operation that waits: `get`, `recv`, ...
+        on: The object of the operation, such as a channel and a key.
         peers: The addresses of the processes that it waits for; only the first 16 of many.
         num_peers: The number of those processes.
         since: When it began, as `time.monotonic()` of the node.
@@ -90,7 +90,7 @@ class ChannelUse:
 
 @dataclass(frozen=True)
 class ProcessState:
-    """What a process of a job does, or did when it died.
+    """A process of a job with its calls and waits: those of now, or those in which it died.
 
     Attributes:
         address: The worker's address, the name of an actor, or `driver`.
@@ -133,7 +133,7 @@ class ProcessState:
 
     @property
     def identity(self) -> tuple[str, int, int, int]:
-        """What tells it from all other processes of the job."""
+        """Four values that, taken together, no other process of the job has."""
         return self.address, self.node_rank, self.pid, self.started
 
     @property

@@ -80,7 +80,7 @@ class _Opened(NamedTuple):
 
 
 _registered: _Opened | None = None
-"""What the handler of this process writes to."""
+"""The file to which the handler of this process writes."""
 
 
 class StackOffer:

@@ -31,7 +31,7 @@ class _Wait:
         wait: The wait.
         ticks: When it looked in vain, by the monotonic clock; the last ones only.
         in_loop: Whether it waits in an event loop, where other tasks may run.
-        sentence: What it waits for. Its own thread writes it, because it names that thread's rank.
+        sentence: A sentence that says what it waits for. Its own thread writes it, because it names that thread's rank.
     """
 
     wait: LongWait

@@ -36,7 +36,7 @@ from shoal.manager import WorkerManager
 from shoal.manager.base import find_namespace, required_namespace
 from shoal.placement import NodePlacementStrategy, PackedPlacementStrategy, PlacementStrategy
 from shoal.placement.environment import group_environment, process_environment
-from shoal.placement.record import record_placement
+from shoal.placement.launched_placements import record_placement
 from shoal.state import remove_pages
 from shoal.tracing import settle
 from shoal.worker import timing

@@ -10,7 +10,7 @@ use shoal_core::WorkerAddress;
 
 use crate::convert::{Arg, int, items, text_ref};
 use crate::errors::Raised;
-use crate::value::same_class;
+use crate::value_class::same_class;
 
 /// The argument `ranks`, each rank in decimal; the core checks whether they are valid.
 fn path(ranks: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use shoal_core::placement::{NodeGroup, NodeResources};
 
 use crate::convert::{Bad, count, items, text, type_error};
-use crate::value::value;
+use crate::value_class::value;
 
 value! {
     /// One node as the solver sees it.

@@ -10,7 +10,7 @@ mod ranks;
 mod sequence;
 mod shm;
 mod solve;
-mod value;
+mod value_class;
 
 use pyo3::prelude::*;
 

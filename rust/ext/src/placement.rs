@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt, PyList, PyString, PyTuple};
 
 use crate::convert::{self, Bad, count, items, number, text_ref};
-use crate::value::value;
+use crate::value_class::value;
 
 value! {
     /// The node of one process, and the hardware that it may see there.

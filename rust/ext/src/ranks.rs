@@ -6,7 +6,7 @@ use shoal_core::placement::RankLists;
 
 use crate::convert::{Bad, count, items};
 use crate::sequence::sequence;
-use crate::value::public_class;
+use crate::value_class::public_class;
 
 /// The resource ranks of each process: a lazy sequence of lists.
 #[pyclass(frozen, name = "RankLists", module = "shoal.placement")]

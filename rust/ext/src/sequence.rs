@@ -4,7 +4,7 @@ use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PyRange};
 
-use crate::value::same_class;
+use crate::value_class::same_class;
 
 /// Adds the methods of a sequence to those of a class. The class has as many items as its `inner`, and
 /// a method `maker` whose result makes the item at an index.

@@ -35,7 +35,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Who owns what
+//! # Owners
 //!
 //! | thing | owner |
 //! |---|---|
@@ -89,7 +89,7 @@
 //! the client does not try again. The rest is as without: the end of a connection is that of its TCP,
 //! never a message of TLS, so it does not wait behind bytes either.
 //!
-//! # What the kernel does
+//! # The part of the kernel
 //!
 //! A client whose long message waits for room fills the buffers of both kernels. Two things follow.
 //! The end of its connection would wait behind these bytes, so a client that puts ends one by a reset,

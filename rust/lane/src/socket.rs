@@ -21,7 +21,7 @@ pub(crate) const SLICE: Duration = Duration::from_millis(100);
 /// How long the kernel tries to reach a peer that does not answer.
 pub(crate) const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What `poll` says of a connection whose peer will send nothing more.
+/// The events that `poll` reports once the peer will send nothing more.
 const GONE: PollFlags = PollFlags::RDHUP
     .union(PollFlags::HUP)
     .union(PollFlags::ERR)

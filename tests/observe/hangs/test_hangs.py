@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from shoal.cli.app import app
 from shoal.observe import read_locks
 from shoal.state import find_jobs, read_pages
-from support.acme import add_acme_devices
+from support.fake_accelerators import add_acme_devices
 from support.machines import RAY_TOKEN
 from support.processes import DEADLINE_S, until
 

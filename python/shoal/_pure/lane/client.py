@@ -113,6 +113,7 @@ class Question:
         call: The call that makes it; its `waiting` is called while it waits.
         waits: Whether the server waits, until the call is over.
         cancel: Ends it from another thread.
+        sent: Whether the server may have received bytes of it.
     """
 
     request: Request
@@ -121,6 +122,7 @@ class Question:
     call: Call = field(default_factory=lambda: Call("", 0))
     waits: bool = False
     cancel: LaneCancel | None = None
+    sent: bool = False
 
     def patience(self) -> Patience:
         """Return how long to wait for the answer."""
@@ -280,7 +282,11 @@ class Requests:
                 connection.wire.shut()
                 raise
             except BaseException as error:
-                self._interrupted(connection, seq, question, error)
+                if question.sent:
+                    self._interrupted(connection, seq, question, error)
+                else:
+                    connection.next = seq
+                    self.keep_idle(connection)
                 raise
 
     def ask_on(
@@ -291,6 +297,7 @@ class Requests:
         while True:
             try:
                 _watch(question.cancel, connection)
+                question.sent = True
                 connection.wire.end_abruptly(abruptly=op is Op.PUT)
                 frames = question.frames(connection, seq)
                 connection.wire.send(frames, patience, _LATE_S if op is Op.PUT else 0.0)

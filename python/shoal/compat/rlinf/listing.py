@@ -11,7 +11,7 @@ __all__ = ["Entry", "State", "as_markdown", "entries"]
 
 
 class State(StrEnum):
-    """What shoal does with a name."""
+    """Whether shoal serves a name, and how."""
 
     SERVED = "served"
     RENAMED = "served by another name"
@@ -25,7 +25,7 @@ class Entry(NamedTuple):
     Attributes:
         module: The module.
         name: The name.
-        state: What shoal does with it.
+        state: Whether shoal serves it, and how.
         ours: The name in shoal, `module:name`; empty if there is none.
         reason: The reason, and what to use, if it is refused; otherwise empty.
     """

@@ -113,8 +113,8 @@ def copy_into(target: memoryview, parts: Sequence[tuple[int, Any]]) -> None:
         step = -(-values.nbytes // threads)
         for share, start in zip(shares, range(0, values.nbytes, step), strict=False):
             share.append((to[start : start + step], values[start : start + step]))
-    # The end of the block waits for the others, also when a signal ends the copy of this thread: then
-    # nobody writes to the target any more.
+    # The end of the block waits for the other threads, also when a signal ends the copy of this one: the
+    # caller may use the target for something else then.
     with ThreadPoolExecutor(threads - 1, "shoal-copy") as pool:
         others = [pool.submit(_copy, share) for share in shares[1:]]
         _copy(shares[0])

@@ -11,7 +11,7 @@ use super::errors::closed;
 use super::process_queue::ProcessQueue;
 use super::queue::PyShmQueue;
 use super::rebuild::{Failure, handed_out, hold, nothing_taken};
-use super::taken::TakenBatch;
+use super::taken_batch::TakenBatch;
 use super::wait::Limit;
 
 /// A get: the operation's name for errors, the wanted messages, whether they are leased, and the
@@ -65,8 +65,8 @@ impl PyShmQueue {
         get: &mut Get<'_, '_>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let here = self.process_queue(py, get.operation)?;
-        if let Some(kept) = here.kept.take(1, get.keep) {
-            let mut objects = self.rebuild_all(py, here, kept, get.keep)?;
+        if let Some(batch) = here.interrupted.take(&self.key, 1, get.keep) {
+            let mut objects = self.rebuild_all(py, here, batch, get.keep)?;
             return objects.pop().ok_or_else(nothing_taken);
         }
         let mut words = [[0; 8]; Descriptor::INLINE / 8];
@@ -84,7 +84,7 @@ impl PyShmQueue {
             let bytes = bytes.get(..len).unwrap_or_default();
             return decode_inline(py, info.label.kind, bytes).map_err(|error| {
                 let failure = self.failure(py, info, None, error);
-                raised(here, failure, info, None, bytes)
+                self.raised(here, failure, info, None, bytes)
             });
         }
         self.get_held(py, here, get.keep, info, loan, bytes)
@@ -103,7 +103,7 @@ impl PyShmQueue {
         let held = hold(here, info, loan);
         match self.rebuild(py, info, held.as_ref(), bytes) {
             Ok(object) => handed_out(object, keep, info, held.as_ref()),
-            Err(failure) => Err(raised(here, failure, info, held, bytes)),
+            Err(failure) => Err(self.raised(here, failure, info, held, bytes)),
         }
     }
 
@@ -151,22 +151,24 @@ impl PyShmQueue {
         }
         Err(get.found_nothing(py, name, &queue.shortage_of_take(get.want)))
     }
-}
 
-/// The error of a get whose message was not rebuilt. An intact message is kept for the next get.
-#[cold]
-fn raised(
-    here: &ProcessQueue,
-    failure: Failure,
-    info: MessageInfo,
-    held: Option<Arc<Held>>,
-    bytes: &[u8],
-) -> PyErr {
-    match failure {
-        Failure::Spoilt(error) => error,
-        Failure::Interrupted(error) => {
-            here.kept.put_back(TakenBatch::one(info, held, bytes));
-            error
+    /// The error of a get whose message was not rebuilt. An intact message waits for the next get.
+    #[cold]
+    fn raised(
+        &self,
+        here: &ProcessQueue,
+        failure: Failure,
+        info: MessageInfo,
+        held: Option<Arc<Held>>,
+        bytes: &[u8],
+    ) -> PyErr {
+        match failure {
+            Failure::Spoilt(error) => error,
+            Failure::Interrupted(error) => {
+                let batch = TakenBatch::one(info, held, bytes);
+                here.interrupted.put_back(&self.key, batch);
+                error
+            }
         }
     }
 }

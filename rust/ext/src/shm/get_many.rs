@@ -6,7 +6,7 @@ use shoal_shm::Want;
 
 use super::get::Get;
 use super::queue::PyShmQueue;
-use super::taken::TakenBatch;
+use super::taken_batch::TakenBatch;
 
 impl PyShmQueue {
     /// Takes several messages; all are taken and copied before the first object is rebuilt.
@@ -20,8 +20,8 @@ impl PyShmQueue {
             Want::Count(count) => count as usize,
             Want::Weight { .. } => usize::MAX,
         };
-        let batch = if let Some(kept) = here.kept.take(most, get.keep) {
-            kept
+        let batch = if let Some(batch) = here.interrupted.take(&self.key, most, get.keep) {
+            batch
         } else {
             let mut batch = TakenBatch::expecting(most);
             self.take(py, here, get, &mut |message| {

@@ -10,6 +10,7 @@ mod channel_base;
 mod errors;
 mod get;
 mod get_many;
+mod interrupted_gets;
 mod lane;
 mod loan;
 mod message;
@@ -24,7 +25,7 @@ mod queue;
 mod rebuild;
 mod reservation;
 mod session;
-mod taken;
+mod taken_batch;
 mod wait;
 
 pub(crate) use channel_base::PyChannelBase;

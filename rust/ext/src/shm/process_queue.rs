@@ -1,29 +1,33 @@
 //! `ProcessQueue`: a queue as one process uses it, and the errors of its operations.
 
+use std::sync::Arc;
+
 use pyo3::prelude::*;
 use shoal_codec::Encoded;
 use shoal_shm::Label;
-use shoal_shm::session::{Error, SessionQueue};
+use shoal_shm::session::{Bounds, Error, SessionQueue};
 
 use super::errors::of_operation;
+use super::interrupted_gets::InterruptedGets;
 use super::queue::PyShmQueue;
-use super::taken::Kept;
+use super::session::Joined;
 
 /// A queue as one process uses it.
 pub(super) struct ProcessQueue {
     pub(super) queue: SessionQueue,
     /// The pid of this process, sent with each message.
     pid: u32,
-    pub(super) kept: Kept,
+    pub(super) interrupted: Arc<InterruptedGets>,
 }
 
 impl ProcessQueue {
-    pub(super) fn new(queue: SessionQueue) -> Self {
-        Self {
-            queue,
+    /// Opens the queue of a key. Waits for other processes, and must not hold the interpreter.
+    pub(super) fn open(joined: &Joined, key: &[u8], bounds: Bounds) -> Result<Self, Error> {
+        Ok(Self {
+            queue: joined.session.queue(key, bounds)?,
             pid: std::process::id(),
-            kept: Kept::default(),
-        }
+            interrupted: Arc::clone(&joined.interrupted),
+        })
     }
 
     /// The label of a message that this process makes.
@@ -59,11 +63,10 @@ impl PyShmQueue {
     #[cold]
     fn in_child(&self, py: Python<'_>, operation: &str) -> PyResult<&ProcessQueue> {
         let open = |_: &ProcessQueue| {
-            let session = self.session.get().here(py, operation)?;
+            let joined = self.session.get().joined(py, operation)?;
             // The parent may have released the queue; then it is created again.
-            let opened = py.detach(|| session.queue(&self.key, self.bounds()));
-            let queue = opened.map_err(|error| self.failed(py, operation, &error))?;
-            Ok(ProcessQueue::new(queue))
+            let opened = py.detach(|| ProcessQueue::open(joined, &self.key, self.bounds()));
+            opened.map_err(|error| self.failed(py, operation, &error))
         };
         self.queue.make_here(open, drop)
     }

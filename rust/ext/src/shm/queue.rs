@@ -96,16 +96,16 @@ impl PyShmQueue {
         };
         let name = name_of(&name, key)?;
         let parcels = parcels.or(false, |value| flag(value, "parcels"))?;
-        let shared = session.get().here(py, "queue")?;
-        let opened = py.detach(|| shared.queue(bytes, bounds));
-        let queue = opened.map_err(|error| of_operation(py, "queue", &name, &error))?;
+        let joined = session.get().joined(py, "queue")?;
+        let opened = py.detach(|| ProcessQueue::open(joined, bytes, bounds));
+        let here = opened.map_err(|error| of_operation(py, "queue", &name, &error))?;
         Ok(Self {
             session: session.clone().unbind(),
             key: bytes.into(),
             name,
-            maxsize: queue.maxsize(),
-            max_bytes: queue.max_bytes(),
-            queue: PerProcess::new(ProcessQueue::new(queue)),
+            maxsize: here.queue.maxsize(),
+            max_bytes: here.queue.max_bytes(),
+            queue: PerProcess::new(here),
             parcels,
         })
     }

@@ -16,7 +16,7 @@ use super::message::{LeaseInfo, PyShmMessage};
 use super::parcel::PyShmParcel;
 use super::process_queue::ProcessQueue;
 use super::queue::PyShmQueue;
-use super::taken::TakenBatch;
+use super::taken_batch::TakenBatch;
 
 /// Why a message could not be rebuilt.
 pub(super) enum Failure {
@@ -54,7 +54,7 @@ impl PyShmQueue {
                 Err(Failure::Spoilt(error)) => spoilt.push(error),
                 Err(Failure::Interrupted(error)) => {
                     drop(objects);
-                    here.kept.put_back(batch);
+                    here.interrupted.put_back(&self.key, batch);
                     return Err(error);
                 }
             }

@@ -13,6 +13,7 @@ use shoal_shm::session::{Error, MemoryPolicy, Session, Settings, clear};
 
 use super::arguments::{LARGEST, shown, text, text_or_none, whole, whole_or_none, wrong_value};
 use super::errors::{bad_value, of_attach, of_create, of_operation, session_closed};
+use super::interrupted_gets::InterruptedGets;
 use super::per_process::PerProcess;
 use crate::convert::Arg;
 
@@ -33,7 +34,22 @@ const POLICIES: [(&str, MemoryPolicy); 3] = [
 #[pyclass(frozen, subclass, weakref, name = "ShmSession", module = "shoal.shm")]
 pub(crate) struct PyShmSession {
     closed: AtomicBool,
-    session: PerProcess<Arc<Session>>,
+    joined: PerProcess<Joined>,
+}
+
+/// A session as one process takes part in it.
+pub(super) struct Joined {
+    pub(super) session: Arc<Session>,
+    pub(super) interrupted: Arc<InterruptedGets>,
+}
+
+impl Joined {
+    fn new(session: Arc<Session>) -> Self {
+        Self {
+            session,
+            interrupted: Arc::default(),
+        }
+    }
 }
 
 impl PyShmSession {
@@ -45,20 +61,26 @@ impl PyShmSession {
 
     /// The session as this process takes part in it. A forked child attaches at its first call.
     #[inline]
-    pub(super) fn here(&self, py: Python<'_>, operation: &str) -> PyResult<&Arc<Session>> {
+    pub(super) fn joined(&self, py: Python<'_>, operation: &str) -> PyResult<&Joined> {
         if self.is_closed() {
             return Err(session_closed(py, operation));
         }
-        if let Some(session) = self.session.here() {
-            return Ok(session);
+        if let Some(joined) = self.joined.here() {
+            return Ok(joined);
         }
-        let join = |parent: &Arc<Session>| attach(py, parent.token());
-        self.session.make_here(join, |second| {
+        let join = |parent: &Joined| Ok(Joined::new(attach(py, parent.session.token())?));
+        self.joined.make_here(join, |second| {
             // It is the last one if the other thread's object was closed meanwhile.
-            if second.release() {
-                py.detach(|| second.shut());
+            if second.session.release() {
+                py.detach(|| second.session.shut());
             }
         })
+    }
+
+    /// The session alone: see [`Self::joined`].
+    #[inline]
+    pub(super) fn here(&self, py: Python<'_>, operation: &str) -> PyResult<&Arc<Session>> {
+        Ok(&self.joined(py, operation)?.session)
     }
 
     /// Closes this object. Returns the session if this was its last object in the process: the
@@ -67,7 +89,8 @@ impl PyShmSession {
         if self.closed.swap(true, Ordering::SeqCst) {
             return None;
         }
-        self.session.here().filter(|session| session.release())
+        let session = &self.joined.here()?.session;
+        session.release().then_some(session)
     }
 }
 
@@ -217,14 +240,14 @@ impl PyShmSession {
         };
         Ok(Self {
             closed: AtomicBool::new(false),
-            session: PerProcess::new(session),
+            joined: PerProcess::new(Joined::new(session)),
         })
     }
 
     /// The argument with which another process attaches.
     #[getter]
     fn token(&self) -> String {
-        self.session.value.token().to_string()
+        self.joined.value.session.token().to_string()
     }
 
     /// Whether this object was closed.

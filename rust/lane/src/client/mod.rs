@@ -203,6 +203,7 @@ impl Client {
             ends,
             first: 0,
             done: 0,
+            is_sent: false,
         };
         let end = exchange.run(&mut Patience::new(ends.late, go_on).unless(cancel));
         let done = exchange.done;

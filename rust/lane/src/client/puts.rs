@@ -22,6 +22,8 @@ pub(super) struct Exchange<'a> {
     pub(super) first: u64,
     /// Number of parcels that are in the channel.
     pub(super) done: usize,
+    /// Whether the server may have received bytes of it.
+    pub(super) is_sent: bool,
 }
 
 impl Exchange<'_> {
@@ -38,15 +40,18 @@ impl Exchange<'_> {
                 end => end,
             };
             let end = match end {
-                Err(Stop::Failed(Error::Interrupted, _)) => self.outcome(&mut connection),
+                Err(Stop::Failed(Error::Interrupted, false)) => self.outcome(&mut connection),
                 end => end,
             };
-            connection.next = self.first + self.parcels.len() as u64;
+            if self.is_sent {
+                connection.next = self.first + self.parcels.len() as u64;
+            }
             return client.ended(connection, end);
         }
     }
 
-    /// Connects again, and finds out what is done; returns whether a reply follows that says so.
+    /// Connects again, and finds out what is done; returns whether a reply follows that says which of
+    /// these parcels failed.
     fn reconnect(
         &mut self,
         connection: &mut Connection,
@@ -57,7 +62,8 @@ impl Exchange<'_> {
         if !standing.failed {
             self.advance(standing.done)?;
         }
-        Ok(standing.failed)
+        // The server repeats the failure of the exchange before as long as it has read nothing of this.
+        Ok(standing.failed && standing.done >= self.first)
     }
 
     /// Finds out how many parcels are in the channel, after the caller has ended the wait: the server
@@ -84,8 +90,11 @@ impl Exchange<'_> {
     /// Sends the parcels that are not done, and reads replies until all of them are.
     fn on(&mut self, connection: &mut Connection, patience: &mut Patience<'_>) -> Result<(), Stop> {
         let client = self.client;
-        let interrupted = |_| Stop::Failed(Error::Interrupted, false);
+        // A connection on which nothing was sent serves another request.
+        let is_usable = !self.is_sent;
+        let interrupted = |_| Stop::Failed(Error::Interrupted, is_usable);
         let _watch = patience.watch(&connection.socket).map_err(interrupted)?;
+        self.is_sent = true;
         // Nothing is lost by it: a put waits for its reply.
         connection.end_abruptly(true).map_err(|_| Stop::Cut)?;
         let mut outbox = Outbox::new(self, connection);

@@ -329,7 +329,7 @@ impl<'a> Question<'a> {
             }
             match connection.reply() {
                 Ok(None) => client.wait(connection, PollFlags::IN, patience)?,
-                // What was asked before: it was heard of then.
+                // The server repeats the failure of an earlier request.
                 Ok(Some((reply, _))) if reply.seq < seq => (),
                 Ok(Some((reply, body))) if reply.seq == seq => {
                     return Err(Stop::Failed(client.failure(reply.status, &body), true));

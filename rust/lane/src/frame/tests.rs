@@ -148,7 +148,7 @@ fn each_field_of_a_request_is_checked_against_its_limits() {
     let word = |at, value: u64| changed(at, &value.to_le_bytes());
     assert_eq!(changed(0, &[0]), "op=0 of a request: expected 1 to 7");
     assert_eq!(changed(0, &[8]), "op=8 of a request: expected 1 to 7");
-    // What is about a take has no policy.
+    // A take has no policy.
     assert_eq!(changed(0, &[2]), "policy=2 of a request: expected 0 to 0");
     assert_eq!(changed(1, &[4]), "policy=4 of a request: expected 0 to 3");
     assert_eq!(changed(2, &[2]), "flags=2 of a request: expected 0 to 1");

@@ -88,7 +88,7 @@ pub struct Usage {
     pub leases: usize,
 }
 
-/// What the threads of a server share.
+/// The state that the threads of a server share.
 #[derive(Debug)]
 struct Shared {
     session: Arc<Session>,

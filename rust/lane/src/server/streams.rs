@@ -9,7 +9,7 @@ use super::takes::Lent;
 use crate::frame::{Hello, Reply, Status};
 use crate::socket::Socket;
 
-/// What the server remembers of a stream.
+/// The state of a stream that its server keeps.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     /// All requests up to this one are carried out, or have failed with the one in `failed`.

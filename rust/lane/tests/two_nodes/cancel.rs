@@ -2,7 +2,8 @@
 
 use std::thread;
 
-use shoal_lane::client::{Cancel, Client, Error, Parcel};
+use shoal_lane::client::{Cancel, Client, Error, Parcel, Target};
+use shoal_lane::frame::Policy;
 use shoal_shm::Want;
 
 use crate::support::*;
@@ -105,4 +106,31 @@ fn a_cancelled_put_is_in_the_channel_or_ends_interrupted() {
             }
         }
     }
+}
+
+#[test]
+fn a_put_that_is_cancelled_before_sends_nothing_and_leaves_its_connection_to_others() {
+    let node = Node::new();
+    let queue = node.queue(b"q", 1);
+    let client = node.client();
+    let cancel = Cancel::default();
+    cancel.cancel();
+    let parcels = &[Parcel::default()];
+    let full = Target {
+        policy: Policy::Error,
+        ..target(b"q")
+    };
+    // On a connection after a put, and after one that failed, of which the server tells again.
+    for has_room in [true, false] {
+        let end = client.put_many(&full, parcels, LATER, &Cancel::default(), &mut || true);
+        assert_eq!(end.is_ok(), has_room);
+        let failed = client
+            .put_many(&target(b"q"), parcels, LATER, &cancel, &mut || true)
+            .expect_err("it is cancelled");
+        assert!(matches!(failed.error, Error::Interrupted), "{failed}");
+        assert_eq!(client.idle_connections(), 1);
+    }
+    assert_eq!(take_all(&queue).len(), 1);
+    put(&client, b"q", b"next").expect("room");
+    assert_eq!(take_all(&queue), [b"next"]);
 }

@@ -33,7 +33,7 @@ fn forgetful() -> Node {
     Node::with(limits, 1 << 20, MemoryPolicy::Block)
 }
 
-// What arrives.
+// Messages that arrive.
 
 #[test]
 fn a_take_returns_the_messages_that_were_put_and_they_are_gone_once_kept() {
@@ -123,7 +123,7 @@ fn messages_that_are_not_kept_go_back_at_once() {
     assert_eq!(relay.made(), 1);
 }
 
-// What fails.
+// Takes that fail.
 
 #[test]
 fn a_take_that_finds_nothing_says_so_at_once_or_at_its_deadline() {
@@ -393,7 +393,7 @@ fn leases_are_kept_and_ended_over_cuts() {
         .map(|bytes| u32::from_le_bytes(bytes[..4].try_into().expect("four")))
         .collect();
     assert!(back == (0..100).map(|half| 2 * half + 1).collect::<Vec<_>>());
-    // What was lost with the last connection is said again before this is asked.
+    // The confirmation that was lost with the last connection is repeated before this request.
     drop(take_from(&client, 1, Deadline::Now).expect_err("empty"));
     assert!(is_all_settled(&node));
     assert!(relay.cuts() > 20, "{} cuts", relay.cuts());

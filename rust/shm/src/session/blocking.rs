@@ -234,7 +234,7 @@ impl Batch<'_> {
     }
 }
 
-/// What a refused put lacks. Waiting does not help if the queue is closed.
+/// The shortage for which a put was refused. Waiting does not help if the queue is closed.
 fn lack_of(refusal: Refusal, length: u64) -> Result<Lack, Error> {
     match refusal {
         Refusal::Full => Ok(Lack::Room { length }),

@@ -1,4 +1,4 @@
-//! What callers are told about an error, with the names of the operation and of its object.
+//! The texts of session errors for users: they name the operation that failed, and its object.
 
 use std::io::ErrorKind;
 

@@ -115,7 +115,7 @@ pub(super) fn settings(folder: &Path, memory_policy: MemoryPolicy) -> Settings {
     }
 }
 
-/// What is known of the actions of a process before it died.
+/// The known actions of a process before it died.
 #[derive(Debug, Default)]
 pub(super) struct Story {
     /// Number of changes that it made, if it finished its act.

@@ -1,4 +1,4 @@
-"""A module that gives nodes accelerators of the invented vendor ACME, for jobs on a real Ray."""
+"""Gives nodes fake accelerators of the invented vendor ACME, for jobs on a real Ray."""
 
 import os
 from pathlib import Path

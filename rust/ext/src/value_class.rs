@@ -74,23 +74,23 @@ macro_rules! value {
             )+)?
 
             fn __eq__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-                $crate::value::eq(slf, other, Self::FIELDS)
+                $crate::value_class::eq(slf, other, Self::FIELDS)
             }
 
             fn __hash__(slf: &Bound<'_, Self>) -> PyResult<isize> {
-                $crate::value::fields(slf, Self::FIELDS)?.hash()
+                $crate::value_class::fields(slf, Self::FIELDS)?.hash()
             }
 
             fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
-                $crate::value::repr(slf, Self::FIELDS)
+                $crate::value_class::repr(slf, Self::FIELDS)
             }
 
             // The public class is one that the backend of any process provides.
             fn __reduce__<'py>(
                 slf: &Bound<'py, Self>,
             ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, pyo3::types::PyTuple>)> {
-                let fields = $crate::value::fields(slf, Self::FIELDS)?;
-                Ok(($crate::value::public_class(slf)?, fields))
+                let fields = $crate::value_class::fields(slf, Self::FIELDS)?;
+                Ok(($crate::value_class::public_class(slf)?, fields))
             }
         }
     };

@@ -1,4 +1,4 @@
-"""Keeps the placement of a launched group beside the state pages of its job."""
+"""Writes where the workers of a launched group run, beside the state pages of its job."""
 
 import logging
 import time

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from shoal import Placement
-from shoal.placement.record import describe_placement
+from shoal.placement.launched_placements import describe_placement
 
 
 def placement(rank, node, hardware, visible, label="gpus"):
