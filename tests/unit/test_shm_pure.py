@@ -127,7 +127,7 @@ def test_tables_of_another_version_are_refused(own):
         db.execute("UPDATE session SET format = 99")
     db.close()
     text = (
-        "has tables of version 99, this process knows 6: run the same version of shoal everywhere"
+        "has tables of version 99, this process knows 7: run the same version of shoal everywhere"
     )
     result = subprocess.run(
         [sys.executable, "-c", "import sys\nfrom shoal._pure.shm import ShmSession\nShmSession(sys.argv[1])", own.token],
@@ -294,6 +294,31 @@ def test_a_death_between_a_message_and_its_file_leaves_no_file(own, queue):
     own.sweep()
     assert len(list(Path(own.token).glob("x*"))) == 2  # of the held one and the queued one
     assert (held[0], queue.get()[0]) == (1, 0)
+
+
+def test_a_process_killed_while_it_cleans_up_leaves_no_immortal_participant(own, queue):
+    holder = (
+        "import os, signal, sys\nfrom shoal._pure.shm import ShmQueue, ShmSession\n"
+        "queue = ShmQueue(ShmSession(sys.argv[1]), b'k')\n"
+        "lease = queue.get(timeout=20, lease=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    cleaner = (
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from shoal._pure.shm import ShmSession\nsession, real = ShmSession(sys.argv[1]), Path.unlink\n"
+        "def unlink(path, **options):\n"
+        "    real(path, **options)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "Path.unlink = unlink\nsession.sweep()\n"
+    )
+    queue.put("leased")
+    for program in (holder, cleaner):
+        ended = subprocess.run(
+            [sys.executable, "-c", program, own.token], check=False, timeout=DEADLINE_S
+        )
+        assert ended.returncode == -signal.SIGKILL
+    own.sweep()
+    assert own.stats()["participants"] == 1
+    assert len(list(Path(own.token).glob("b*"))) == 1
+    assert queue.get_nowait() == "leased"
 
 
 def test_a_session_whose_folder_was_removed(own, queue):

@@ -236,18 +236,15 @@ def _examined(folder: Path, *, old: bool) -> tuple[bool, str | None]:
 
     def examine() -> tuple[bool, str | None]:
         with contextlib.closing(connect(folder / TABLES)) as db:
+            db.execute("BEGIN IMMEDIATE")  # no process joins meanwhile
             version, spill = db.execute("SELECT format, spill FROM session").fetchone()
             found = participants(db) if version == FORMAT else []
             known = version == FORMAT and (found or old)
             if not known or not all(is_dead(folder, number) for number in found):
                 return False, None
-            # From now on no process can join; if one has joined meanwhile, nothing is changed.
-            closed = db.execute(
-                "UPDATE session SET closed = 1 "
-                "WHERE ? = (SELECT coalesce(max(id), 0) FROM participants)",
-                (max(found, default=0),),
-            )
-            return closed.rowcount == 1, spill
+            db.execute("UPDATE session SET closed = 1")
+            db.execute("COMMIT")
+            return True, spill
 
     try:
         return access.use(examine)
