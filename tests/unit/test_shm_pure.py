@@ -19,7 +19,7 @@ import pytest
 from shoal._pure.shm import (
     ShmQueue,
     ShmSession,
-    operations,
+    queue_row,
     shm_gc,
 )
 from shoal.errors import (
@@ -344,7 +344,7 @@ def test_a_session_that_is_dropped_within_a_change_is_left_after_it(queue, place
     """The garbage collector may run during a change, and leaving within it would be a deadlock."""
     other = [ShmSession(dir=place)]
     folder = Path(other[0].token)
-    real = operations.free_bytes
+    real = queue_row.free_bytes
     seen = []
 
     def dropping(path):
@@ -352,7 +352,7 @@ def test_a_session_that_is_dropped_within_a_change_is_left_after_it(queue, place
         seen.append(folder.exists())
         return real(path)
 
-    monkeypatch.setattr(operations, "free_bytes", dropping)
+    monkeypatch.setattr(queue_row, "free_bytes", dropping)
     queue.put(1)
     assert seen == [True]
     assert not folder.exists()
