@@ -163,6 +163,16 @@ def test_the_policies_are_those_of_a_channel(session, shm, client, policy):
     assert [item for _, item in here.peek()] == left
 
 
+@pytest.mark.parametrize("policy", ["drop_oldest", "keep_latest"])
+def test_a_policy_that_drops_messages_does_not_drop_for_bytes(session, shm, client, policy):
+    here = shm.Queue(session, b"q", None, 1000)
+    put = far(client, max_bytes=1000, policy=policy)
+    put.put(bytes(2000))
+    with pytest.raises(ShoalTimeoutError, match="max_bytes=1000"):
+        put.put(b"x", 0, 0.01)
+    assert here.qsize() == 1
+
+
 def test_a_queue_with_another_bound_is_named(session, shm, client):
     shm.Queue(session, b"q", 2)
     with pytest.raises(ChannelExistsError, match=r"queue 'q': the queue has maxsize=2"):

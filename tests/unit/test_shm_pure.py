@@ -19,7 +19,7 @@ import pytest
 from shoal._pure.shm import (
     ShmQueue,
     ShmSession,
-    operations,
+    queue_row,
     shm_gc,
 )
 from shoal.errors import (
@@ -127,7 +127,7 @@ def test_tables_of_another_version_are_refused(own):
         db.execute("UPDATE session SET format = 99")
     db.close()
     text = (
-        "has tables of version 99, this process knows 6: run the same version of shoal everywhere"
+        "has tables of version 99, this process knows 7: run the same version of shoal everywhere"
     )
     result = subprocess.run(
         [sys.executable, "-c", "import sys\nfrom shoal._pure.shm import ShmSession\nShmSession(sys.argv[1])", own.token],
@@ -296,6 +296,31 @@ def test_a_death_between_a_message_and_its_file_leaves_no_file(own, queue):
     assert (held[0], queue.get()[0]) == (1, 0)
 
 
+def test_a_process_killed_while_it_cleans_up_leaves_no_immortal_participant(own, queue):
+    holder = (
+        "import os, signal, sys\nfrom shoal._pure.shm import ShmQueue, ShmSession\n"
+        "queue = ShmQueue(ShmSession(sys.argv[1]), b'k')\n"
+        "lease = queue.get(timeout=20, lease=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    cleaner = (
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from shoal._pure.shm import ShmSession\nsession, real = ShmSession(sys.argv[1]), Path.unlink\n"
+        "def unlink(path, **options):\n"
+        "    real(path, **options)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "Path.unlink = unlink\nsession.sweep()\n"
+    )
+    queue.put("leased")
+    for program in (holder, cleaner):
+        ended = subprocess.run(
+            [sys.executable, "-c", program, own.token], check=False, timeout=DEADLINE_S
+        )
+        assert ended.returncode == -signal.SIGKILL
+    own.sweep()
+    assert own.stats()["participants"] == 1
+    assert len(list(Path(own.token).glob("b*"))) == 1
+    assert queue.get_nowait() == "leased"
+
+
 def test_a_session_whose_folder_was_removed(own, queue):
     program = (
         "import shutil, sys\nfrom shoal._pure.shm import ShmSession\n"
@@ -319,7 +344,7 @@ def test_a_session_that_is_dropped_within_a_change_is_left_after_it(queue, place
     """The garbage collector may run during a change, and leaving within it would be a deadlock."""
     other = [ShmSession(dir=place)]
     folder = Path(other[0].token)
-    real = operations.free_bytes
+    real = queue_row.free_bytes
     seen = []
 
     def dropping(path):
@@ -327,7 +352,7 @@ def test_a_session_that_is_dropped_within_a_change_is_left_after_it(queue, place
         seen.append(folder.exists())
         return real(path)
 
-    monkeypatch.setattr(operations, "free_bytes", dropping)
+    monkeypatch.setattr(queue_row, "free_bytes", dropping)
     queue.put(1)
     assert seen == [True]
     assert not folder.exists()
@@ -384,16 +409,6 @@ def let_die(session, *lines):
 
 def bells(session):
     return len(list(Path(session.token).glob("b*")))
-
-
-def test_a_dead_process_is_found_again_if_the_one_that_found_it_was_killed(own, queue):
-    queue.put("leased")
-    opened = "session = ShmSession(sys.argv[1])"
-    let_die(own, opened, "lease = ShmQueue(session, b'k').get(lease=True)", "die()")
-    let_die(own, opened, "Path.unlink = dying(Path.unlink)", "session.sweep()")
-    assert bells(own) == 2
-    assert own.sweep() == {"dead": 2, "recovered": 1, "redelivered": 1, "lost": 0}
-    assert (queue.get_nowait(), bells(own)) == ("leased", 1)
 
 
 def test_a_process_that_is_killed_while_it_joins_leaves_no_bell(own, queue):

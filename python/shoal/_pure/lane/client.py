@@ -1,3 +1,4 @@
+# ruff: noqa: SLF001  (the classes of this file know each other)
 """`LaneClient`: the connections of this process to one server, and its requests."""
 
 import contextlib
@@ -7,9 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from shoal._pure.lane.arguments import checked_ip, checked_key
 from shoal._pure.lane.connection import (
     Connection,
     ForgottenError,
@@ -17,12 +17,12 @@ from shoal._pure.lane.connection import (
     Standing,
     UnreachableError,
 )
-from shoal._pure.lane.encryption import loaded
 from shoal._pure.lane.frames import (
     ITEM,
     LEASE,
     MOST_LEASES,
     NEVER,
+    FailedError,
     InvalidError,
     Item,
     Op,
@@ -33,9 +33,9 @@ from shoal._pure.lane.frames import (
 )
 from shoal._pure.lane.handshake import HandshakeError
 from shoal._pure.lane.wire import CutError, EncryptionError, LateError, Patience
-from shoal._pure.shm.checks import Call, whole
+from shoal._pure.shm.checks import Call
 
-__all__ = ["FailedError", "LaneCancel", "LaneClient", "Question", "TakenMessages", "requests_of"]
+__all__ = ["Answer", "LaneCancel", "LaneClient", "Question"]
 
 _RECONNECT_S: Final = 24.0
 """Seconds to try to connect, and to wait for the reply to a request that does not wait."""
@@ -45,20 +45,6 @@ _IDLE_S: Final = 10.0
 """Seconds that a connection is kept without use."""
 _MANY: Final = 16
 """Maximum number of idle connections."""
-
-
-class FailedError(Exception):
-    """A request was not carried out.
-
-    Args:
-        status: What the server says.
-        body: Why.
-    """
-
-    def __init__(self, status: Status, body: bytes) -> None:
-        super().__init__()
-        self.status = status
-        self.body = body
 
 
 class LaneCancel:
@@ -95,8 +81,8 @@ def _watch(cancel: LaneCancel | None, connection: Connection | None) -> None:
     """
     if cancel is None:
         return
-    with cancel._lock:  # noqa: SLF001  (a friend of the class)
-        cancel._connection = connection  # noqa: SLF001  (see above)
+    with cancel._lock:
+        cancel._connection = connection
     if connection is not None and cancel.cancelled:  # looked at last: `cancel` sets it first
         _watch(cancel, None)
         raise CancelledError
@@ -149,99 +135,101 @@ class Question:
         return [request.packed() + self.key, *self.payload]
 
 
-class TakenMessages:
-    """Messages that were taken, and are lent until they are kept.
+@dataclass
+class Answer:
+    """The answer to a question. The messages of a take are lent until they are kept.
 
-    Args:
-        client: The requests of the client.
-        connection: The connection of the take.
-        seq: The number of the take.
+    Attributes:
+        client: The client that asked.
+        connection: The connection, which is not idle yet.
+        seq: The number of the request.
         messages: The messages: their headers and their bytes.
     """
 
-    def __init__(
-        self,
-        client: "Requests",
-        connection: Connection,
-        seq: int,
-        messages: list[tuple[Item, bytearray]],
-    ) -> None:
-        self._client = client
-        self._connection = connection
-        self._seq = seq
-        self.messages = messages
+    client: "LaneClient"
+    connection: Connection
+    seq: int
+    messages: list[tuple[Item, bytearray]]
 
     def keep(self, waiting: Callable[[], object] | None) -> bool:
         """Confirm that this process has them; False if they are in their queue again."""
-        connection, patience = self._connection, Patience(float("inf"), waiting)
+        connection, patience = self.connection, Patience(float("inf"), waiting)
         while True:
             try:
-                connection.settle(self._seq, keeps=True)
+                connection.settle(self.seq, keeps=True)
             except CutError:
                 try:
-                    self._client.reopen(connection, patience)
-                except ConnectionError:
+                    self.client._reopen(connection, patience)
+                except (ForgottenError, ConnectionError):
                     return False
             else:
-                self._client.keep_idle(connection)
+                self.client._keep_idle(connection)
                 return True
 
     def lease(self, waiting: Callable[[], object] | None) -> int | None:
         """Make them leases of this client; return the number of the first, None if it is too late."""
-        client, connection = self._client, self._connection
-        holder, first = client.new_leases(len(self.messages))
+        client, connection = self.client, self.connection
+        holder, first = client._new_leases(len(self.messages))
         question = Question(
-            Request(Op.LEASE, 0, amount=self._seq),
+            Request(Op.LEASE, 0, amount=self.seq),
             payload=[LEASE.pack(holder, first)],
             call=Call("", 0, waiting),
         )
         seq, connection.next = connection.next, connection.next + 1
         try:
-            client.ask_on(connection, seq, question, question.patience())
+            client._ask_on(connection, seq, question, question.patience())
         except (FailedError, ForgottenError, ConnectionError):
             return None
         except BaseException:
             connection.wire.shut()
             raise
-        client.keep_idle(connection)
+        client._keep_idle(connection)
         return first
 
     def give_back(self) -> None:
         """Return them to their queue."""
         try:
-            self._connection.settle(self._seq, keeps=False)
+            self.connection.settle(self.seq, keeps=False)
         except CutError:
-            self._connection.wire.shut()  # the server gives them back when this does not come again
+            self.connection.wire.shut()  # the server gives them back when this does not come again
         else:
-            self._client.keep_idle(self._connection)
+            self.client._keep_idle(self.connection)
 
 
-class Requests:
-    """The connections of this process to a server, and the requests over them.
+class LaneClient:
+    """The connections of this process to a `LaneServer`, and the requests over them."""
 
-    Args:
-        place: The server. It is not connected to before the first request.
-
-    Attributes:
-        connecting: Number of threads that try to connect.
-    """
-
-    connecting: int
+    __module__ = "shoal._backend"
+    _connecting: int
     _idle: list[Connection]
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(
+        self, ip: str, port: int, key: bytes, tls: tuple[str, str, str] | None = None
+    ) -> None:
+        """Make a client, which does not connect before it is used."""
+        self._place = Place.of(ip, port, key, tls, 1)
         self._reset()
 
-    def ask_about_leases(self, request: Request, numbers: Sequence[int]) -> None:
-        """Renew or end leases, by the numbers of their messages."""
-        holder, _ = self.new_leases(0)
+    @property
+    def is_connecting(self) -> bool:
+        """Whether a call tries to connect to the server, at first or after a cut."""
+        return self._connecting > 0
+
+    def renew(self, numbers: Sequence[int]) -> None:
+        """Keep leases for longer, by the numbers of their messages."""
+        self._ask_about_leases(Request(Op.RENEW, 0), numbers)
+
+    def end(self, numbers: Sequence[int], acknowledged: bool) -> None:
+        """End leases, by the numbers of their messages."""
+        self._ask_about_leases(Request(Op.SETTLE, 0, kind=int(not acknowledged)), numbers)
+
+    def _ask_about_leases(self, request: Request, numbers: Sequence[int]) -> None:
+        holder, _ = self._new_leases(0)
         for start in range(0, len(numbers), MOST_LEASES):
             some = packed_leases(holder, numbers[start : start + MOST_LEASES])
-            connection, _, _ = self.ask(Question(request, payload=[some]))
-            self.keep_idle(connection)
+            self._keep_idle(self._ask(Question(request, payload=[some])).connection)
 
-    def new_leases(self, count: int) -> tuple[bytes, int]:
+    def _new_leases(self, count: int) -> tuple[bytes, int]:
         """Return the holder of this process's leases, and the first number of some new ones."""
         self._be_here()
         with self._lock:
@@ -249,15 +237,8 @@ class Requests:
             self._leases += count
         return self._holder, first
 
-    def take(self, question: Question) -> TakenMessages:
-        """Take messages."""
-        connection, seq, messages = self.ask(question)
-        if not messages:
-            raise self._lost("the server sent bytes that are not a reply: no messages")
-        return TakenMessages(self, connection, seq, messages)
-
-    def ask(self, question: Question) -> tuple[Connection, int, list[tuple[Item, bytearray]]]:
-        """Ask; return the connection, which is not idle yet, the number, and the items of the answer.
+    def _ask(self, question: Question) -> Answer:
+        """Ask, and return the answer.
 
         Raises:
             FailedError: The server says why it did nothing.
@@ -269,9 +250,9 @@ class Requests:
             connection = self._connect(patience)
             seq, connection.next = connection.next, connection.next + 1
             try:
-                return connection, seq, self.ask_on(connection, seq, question, patience)
+                messages = self._ask_on(connection, seq, question, patience)
             except FailedError:
-                self.keep_idle(connection)
+                self._keep_idle(connection)
                 raise
             except ForgottenError:
                 # The messages of a take are in their queue again, and to renew a lease twice does no
@@ -288,8 +269,12 @@ class Requests:
                     connection.next = seq
                     self.keep_idle(connection)
                 raise
+            else:
+                if not messages and question.request.op is Op.TAKE:
+                    raise self._lost("the server sent bytes that are not a reply: no messages")
+                return Answer(self, connection, seq, messages)
 
-    def ask_on(
+    def _ask_on(
         self, connection: Connection, seq: int, question: Question, patience: Patience
     ) -> list[tuple[Item, bytearray]]:
         """Ask on a connection until there is an answer; after a cut on the next one of its stream."""
@@ -302,6 +287,9 @@ class Requests:
                 frames = question.frames(connection, seq)
                 connection.wire.send(frames, patience, _LATE_S if op is Op.PUT else 0.0)
                 return self._answer(connection, seq, question, patience)
+            except (InvalidError, EncryptionError) as error:
+                text = f"the server sent bytes that are not a reply: {error}"
+                raise self._lost(text) from None
             except CutError:
                 standing = self._reopen(connection, patience)
                 # Only a take is answered twice.
@@ -309,9 +297,6 @@ class Requests:
                     return []
             except LateError:
                 raise self._lost("the server did not answer in time") from None
-            except (InvalidError, EncryptionError) as error:
-                text = f"the server sent bytes that are not a reply: {error}"
-                raise self._lost(text) from None
             finally:
                 _watch(question.cancel, None)
 
@@ -374,18 +359,13 @@ class Requests:
         finally:
             connection.wire.close()
 
-    def reopen(self, connection: Connection, patience: Patience) -> Standing:
+    def _reopen(self, connection: Connection, patience: Patience) -> Standing:
         """Connect again, to go on with the same stream.
 
         Raises:
-            ConnectionResetError: It is not possible.
+            ForgottenError: The server does not know the stream any more.
+            ConnectionResetError: The server is not reached, or another one listens there.
         """
-        try:
-            return self._reopen(connection, patience)
-        except ForgottenError:
-            raise self._lost("the server has forgotten this client") from None
-
-    def _reopen(self, connection: Connection, patience: Patience) -> Standing:
         began = time.monotonic()
         try:
             patience.check()
@@ -437,14 +417,14 @@ class Requests:
     def _attempt(self) -> Iterator[None]:
         """Count a thread that tries to connect."""
         with self._lock:
-            self.connecting += 1
+            self._connecting += 1
         try:
             yield
         finally:
             with self._lock:
-                self.connecting -= 1
+                self._connecting -= 1
 
-    def keep_idle(self, connection: Connection) -> None:
+    def _keep_idle(self, connection: Connection) -> None:
         """Keep a connection for later."""
         now = connection.used = time.monotonic()
         with self._lock:
@@ -462,41 +442,6 @@ class Requests:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._idle = []
-        self.connecting = 0
+        self._connecting = 0
         self._holder = os.urandom(16)
         self._leases = 0
-
-
-class LaneClient:
-    """The connections of this process to a `LaneServer`; see `_rust.pyi`."""
-
-    __module__ = "shoal._backend"
-    _requests: Requests
-
-    def __new__(
-        cls, ip: str, port: int, key: bytes, tls: tuple[str, str, str] | None = None
-    ) -> Self:
-        """Make a client, which does not connect before it is used."""
-        place = Place(checked_ip(ip), whole(port, "port", 1, 65535), checked_key(key), loaded(tls))
-        self = object.__new__(cls)
-        self._requests = Requests(place)
-        return self
-
-    @property
-    def is_connecting(self) -> bool:
-        """Whether a call tries to connect to the server, at first or after a cut."""
-        return self._requests.connecting > 0
-
-    def renew(self, numbers: Sequence[int]) -> None:
-        """Keep leases for longer, by the numbers of their messages."""
-        self._requests.ask_about_leases(Request(Op.RENEW, 0), numbers)
-
-    def end(self, numbers: Sequence[int], acknowledged: bool) -> None:
-        """End leases, by the numbers of their messages."""
-        request = Request(Op.SETTLE, 0, kind=int(not acknowledged))
-        self._requests.ask_about_leases(request, numbers)
-
-
-def requests_of(client: LaneClient) -> Requests:
-    """Return the requests of a client, for its queues."""
-    return client._requests  # noqa: SLF001  (a friend of the class)

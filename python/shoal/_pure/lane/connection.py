@@ -1,16 +1,19 @@
 """`Connection`: one connection of a client, which carries a stream, and how it comes about."""
 
 import errno
+import ipaddress
 import os
 import select
 import socket
 import time
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
-from shoal._pure.lane.encryption import Contexts, described
+from shoal._pure.lane.encryption import Contexts, described, loaded
 from shoal._pure.lane.frames import HELLO, REPLY, WELCOME, Op, Reply, Request
-from shoal._pure.lane.handshake import HandshakeError, as_client
+from shoal._pure.lane.handshake import KEY_BYTES, HandshakeError, as_client
 from shoal._pure.lane.wire import CutError, EncryptionError, LateError, Patience, Wire
+from shoal._pure.shm.checks import whole
+from shoal.errors import ShoalTypeError, ShoalValueError
 
 __all__ = ["Connection", "ForgottenError", "Place", "Standing", "UnreachableError"]
 
@@ -52,6 +55,32 @@ class Place(NamedTuple):
     port: int
     key: bytes
     tls: Contexts | None = None
+
+    @classmethod
+    def of(cls, ip: Any, port: Any, key: Any, tls: Any, lowest: int) -> Self:
+        """Check the arguments of a client or a server, whose port is `lowest` or more.
+
+        Raises:
+            TransportError: A file of `tls` cannot be used.
+        """
+        if not isinstance(ip, str):
+            raise ShoalTypeError(f"ip={ip!r}: expected a str")
+        try:
+            ipaddress.ip_address(ip)
+        except ValueError:
+            raise ShoalValueError(f"ip={ip!r}: expected an IP address") from None
+        whole(port, "port", lowest, 65_535)
+        # The value of a key is not shown.
+        if not isinstance(key, bytes):
+            raise ShoalTypeError(f"key={key!r}: expected bytes")
+        if len(key) != KEY_BYTES:
+            raise ShoalValueError(f"key: expected {KEY_BYTES} bytes, got {len(key)}")
+        return cls(ip, port, key, loaded(tls))
+
+    @property
+    def family(self) -> socket.AddressFamily:
+        """The family of its address."""
+        return socket.AF_INET6 if ":" in self.ip else socket.AF_INET
 
     def __str__(self) -> str:
         return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
@@ -126,7 +155,7 @@ class Connection:
         try:
             # The kernel has room for it: only requests of some bytes were sent before.
             self.wire.send([Request(op, seq).packed()], Patience(time.monotonic() + _CONNECT_S))
-        except (EncryptionError, LateError) as error:
+        except LateError as error:
             raise CutError(str(error), by_peer=False) from None
         self.unconfirmed = seq, keeps
 
@@ -169,11 +198,8 @@ class Connection:
             as_client(wire, self._place.key, patience)
         except EncryptionError as error:
             raise HandshakeError(described(error.error)) from None
-        try:
-            wire.send([HELLO.pack(self._stream, again)], patience)
-            unknown, failed, epoch, done = WELCOME.unpack(wire.receive(WELCOME.size, patience))
-        except EncryptionError as error:
-            raise CutError(str(error), by_peer=False) from None
+        wire.send([HELLO.pack(self._stream, again)], patience)
+        unknown, failed, epoch, done = WELCOME.unpack(wire.receive(WELCOME.size, patience))
         if unknown or (again and epoch != self._epoch):
             raise ForgottenError(is_other=epoch != self._epoch)
         self.wire, self._epoch, self.began = wire, epoch, time.monotonic()
@@ -186,8 +212,7 @@ def _dialled(place: Place, patience: Patience) -> Wire:
     Raises:
         OSError: The system's error.
     """
-    family = socket.AF_INET6 if ":" in place.ip else socket.AF_INET
-    wire = Wire(socket.socket(family, socket.SOCK_STREAM))
+    wire = Wire(socket.socket(place.family, socket.SOCK_STREAM))
     code = wire.sock.connect_ex((place.ip, place.port))
     while code == errno.EINPROGRESS:
         if wire.wait(select.POLLOUT, patience.slice):

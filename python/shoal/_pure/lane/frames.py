@@ -20,6 +20,7 @@ __all__ = [
     "REPLY",
     "REQUEST",
     "WELCOME",
+    "FailedError",
     "InvalidError",
     "Item",
     "Op",
@@ -63,6 +64,20 @@ _REFUSALS: Final = ("messages", "backlog", "bytes", "memory", "weight", "empty")
 
 class InvalidError(Exception):
     """Bytes that are not a frame of the lane."""
+
+
+class FailedError(Exception):
+    """A request was not carried out; the connection goes on.
+
+    Args:
+        status: What the server says.
+        body: Why.
+    """
+
+    def __init__(self, status: "Status", body: bytes) -> None:
+        super().__init__()
+        self.status = status
+        self.body = body
 
 
 class Op(IntEnum):

@@ -30,12 +30,8 @@ class HandshakeError(Exception):
     """The peer is not one of this job."""
 
 
-class OtherVersionError(HandshakeError):
-    """The peer speaks another version of the protocol."""
-
-
-class EncryptedError(HandshakeError):
-    """The peer speaks TLS, and this side does not."""
+class _OtherProtocolError(HandshakeError):
+    """The peer speaks another version of the protocol; or TLS, and this side does not."""
 
 
 def _tag(key: bytes, role: bytes, client: bytes, server: bytes) -> bytes:
@@ -54,13 +50,13 @@ def _check_tag(key: bytes, role: bytes, nonces: tuple[bytes, bytes], tag: bytear
 def _check_prologue(wire: Wire, patience: Patience) -> None:
     data = wire.receive(2, patience)
     if bytes(data) in _TLS:
-        raise EncryptedError(f"the peer encrypts, and this side does not: {BOTH_OR_NONE}")
+        raise _OtherProtocolError(f"the peer encrypts, and this side does not: {BOTH_OR_NONE}")
     data += wire.receive(len(_PROLOGUE) - len(data), patience)
     if not data.startswith(_MAGIC) or data[12:] != bytes(4):
         raise HandshakeError("the peer is not a process of shoal")
     version = int.from_bytes(data[8:12], "little")
     if version != _VERSION:
-        raise OtherVersionError(
+        raise _OtherProtocolError(
             f"the peer speaks version {version} of the protocol: expected {_VERSION}"
         )
 
@@ -89,7 +85,7 @@ def as_server(wire: Wire, key: bytes, patience: Patience) -> None:
     """
     try:
         _check_prologue(wire, patience)
-    except (OtherVersionError, EncryptedError):
+    except _OtherProtocolError:
         # So that the client can say what is wrong.
         wire.send([_PROLOGUE], patience)
         wire.drain(patience)

@@ -1,32 +1,42 @@
+# ruff: noqa: SLF001  (a queue is a part of its client)
 """`LaneQueue` and `LaneMessage`: a queue of a session of another node, and its leased messages."""
 
 import contextlib
-import os
 from collections.abc import Iterable
 from concurrent.futures import CancelledError
 from typing import Any, Final, Self, final
 
-from shoal._pure.lane.client import (
+from shoal._pure.lane.client import Answer, LaneCancel, LaneClient, Question
+from shoal._pure.lane.frames import (
+    POLICIES,
     FailedError,
-    LaneCancel,
-    LaneClient,
-    Question,
-    TakenMessages,
-    requests_of,
+    Item,
+    Op,
+    Request,
+    Status,
+    refusal_of,
 )
-from shoal._pure.lane.frames import POLICIES, Item, Op, Request, Status, refusal_of
-from shoal._pure.shm.checks import Call, Waiting, flag, weights_for, whole
+from shoal._pure.shm.checks import (
+    SIGNALS,
+    Call,
+    Waiting,
+    check_queue,
+    flag,
+    not_rebuilt,
+    nothing_put,
+    nothing_taken,
+    weights_for,
+    whole,
+)
+from shoal._pure.shm.lease import Lease
 from shoal._pure.shm.messages import ShmParcel
-from shoal._pure.shm.queue import checked_queue_key, nothing_taken
 from shoal.errors import (
     ChannelClosed,
     ChannelDecodeError,
     ChannelError,
     ChannelExistsError,
-    ChannelFull,
     ChannelMemoryError,
     ShoalError,
-    ShoalTimeoutError,
     ShoalTypeError,
     ShoalValueError,
     with_items,
@@ -34,74 +44,30 @@ from shoal.errors import (
 
 __all__ = ["LaneMessage", "LaneQueue"]
 
-_LARGEST_MAXSIZE: Final = 2**20
 _LARGEST_COUNT: Final = 2**32 - 1
 _UNKNOWN: Final = "it is not known whether the message is in the channel"
-_SIGNALS: Final = (KeyboardInterrupt, GeneratorExit)
 
 
 @final
-class LaneMessage:
+class LaneMessage(Lease):
     """A message of a `LaneQueue` on lease; see `_rust.pyi`."""
 
-    __slots__ = ("_client", "_ended", "_item", "_number", "_pid", "_value")
+    __slots__ = ("_number",)
     __module__ = "shoal._backend"
-    _client: LaneClient
-    _ended: str
-    _item: Item
     _number: int
-    _pid: int
-    _value: Any
-
-    def __init__(self) -> None:
-        raise TypeError("cannot create 'shoal._backend.LaneMessage' instances")
-
-    @property
-    def value(self) -> Any:
-        """The object."""
-        if self._ended == "give_back":
-            raise ShoalValueError("the message was given back")
-        return self._value
-
-    @property
-    def redelivered(self) -> bool:
-        """Whether a previous consumer gave it back, died or left the session without `ack`."""
-        return self._item.redelivered
-
-    @property
-    def weight(self) -> int:
-        """Its weight in a batch."""
-        return self._item.weight
 
     @property
     def number(self) -> int:
         """The number of its lease among those of this process at the server."""
         return self._number
 
-    def ack(self) -> None:
-        """Acknowledge the message, which ends the lease. Idempotent."""
-        self._end("ack")
-
-    def give_back(self) -> None:
-        """Return the message to its queue; any consumer gets it. Idempotent."""
-        self._end("give_back")
-
-    def _end(self, op: str) -> None:
-        if self._ended:
-            return
-        if os.getpid() != self._pid:
-            raise ShoalValueError(
-                f"{op}: the message was leased by process {self._pid}, not by this one"
-            )
-        self._client.end([self._number], op == "ack")
-        self._ended = op
-
 
 def _leased(client: LaneClient, number: int, item: Item, value: Any) -> LaneMessage:
-    message = object.__new__(LaneMessage)
-    message._client, message._number = client, number
-    message._item, message._value = item, value
-    message._ended, message._pid = "", os.getpid()
+    def end(op: str) -> None:
+        client.end([number], op == "ack")
+
+    message = LaneMessage._of(value, item.weight, item.redelivered, end)
+    message._number = number
     return message
 
 
@@ -109,11 +75,11 @@ class LaneQueue:
     """A queue of a session of another node; see `_rust.pyi`."""
 
     __module__ = "shoal._backend"
-    _bounds: tuple[int | None, int | None]
     _client: LaneClient
     _key: bytes
     _name: str
     _policy: str
+    _request: Request
 
     def __new__(
         cls,
@@ -130,16 +96,11 @@ class LaneQueue:
         if policy not in POLICIES:
             expected = "block, error, drop_oldest or keep_latest"
             raise ShoalValueError(f"policy={policy!r}: expected {expected}")
-        if not isinstance(name, str):
-            raise ShoalTypeError(f"name={name!r}: expected a str")
+        check_queue(key, maxsize, max_bytes, name)
         self = object.__new__(cls)
         self._client = client
-        self._key = checked_queue_key(key)
-        if maxsize is not None:
-            whole(maxsize, "maxsize", 0, _LARGEST_MAXSIZE)
-        if max_bytes is not None:
-            whole(max_bytes, "max_bytes", 0)
-        self._bounds = maxsize, max_bytes
+        self._key = key
+        self._request = Request(Op.TAKE, 0, maxsize=maxsize, max_bytes=max_bytes)
         self._policy = policy
         self._name = name or f"queue {key!r}"
         return self
@@ -186,11 +147,13 @@ class LaneQueue:
         cancel: LaneCancel | None = None,
     ) -> Any:
         """Take the first object, waiting for one."""
-        return self._take(Call("get", timeout, waiting), _count(1), lease, cancel)[0]
+        return self._take(
+            Call("get", timeout, waiting), self._request._replace(amount=1), lease, cancel
+        )[0]
 
     def get_nowait(self, lease: bool = False) -> Any:
         """Take the first object if there is one now."""
-        return self._take(Call("get_nowait", 0), _count(1), lease)[0]
+        return self._take(Call("get_nowait", 0), self._request._replace(amount=1), lease)[0]
 
     def get_many(
         self,
@@ -202,7 +165,7 @@ class LaneQueue:
         cancel: LaneCancel | None = None,
     ) -> list[Any]:
         """Take up to `n` objects, at least one, waiting for the first only."""
-        want = _count(min(whole(n, "n", 1), _LARGEST_COUNT))
+        want = self._request._replace(amount=min(whole(n, "n", 1), _LARGEST_COUNT))
         return self._take(Call("get_many", timeout, waiting), want, lease, cancel)
 
     def get_batch(
@@ -216,7 +179,7 @@ class LaneQueue:
         cancel: LaneCancel | None = None,
     ) -> list[Any]:
         """Take objects until their weights add up to `weight`, or to `least`, in one step."""
-        want = _count(whole(weight, "weight", 0))._replace(kind=1)
+        want = self._request._replace(amount=whole(weight, "weight", 0), kind=1)
         call = Call("get_batch", timeout, waiting)
         payload = []
         if least is not None:
@@ -254,23 +217,17 @@ class LaneQueue:
 
     def _put(self, call: Call, obj: Any, weight: int, cancel: LaneCancel | None) -> None:
         kind, data, sender = ShmParcel.of(obj).__reduce_ex__(0)[1]
-        maxsize, max_bytes = self._bounds
-        request = Request(
-            *(Op.PUT, 0, POLICIES.index(self._policy)),
-            kind=kind,
-            sender=sender,
-            amount=weight,
-            maxsize=maxsize,
-            max_bytes=max_bytes,
+        policy = POLICIES.index(self._policy)
+        request = self._request._replace(
+            op=Op.PUT, policy=policy, kind=kind, sender=sender, amount=weight
         )
         question = Question(request, self._key, [data], call, not call.over, cancel)
         try:
-            connection, *_ = requests_of(self._client).ask(question)
+            self._client._keep_idle(self._client._ask(question).connection)
         except FailedError as failed:
             raise self._put_failed(call, failed) from None
         except ConnectionResetError as error:
             raise ConnectionResetError(f"{error}: {_UNKNOWN}") from None
-        requests_of(self._client).keep_idle(connection)
 
     def _put_failed(self, call: Call, failed: FailedError) -> ShoalError:
         if failed.status is Status.CLOSED:
@@ -280,11 +237,7 @@ class LaneQueue:
         refusal = refusal_of(failed.body)
         # The policy `error` does not wait for room, but for memory.
         waits = self._policy != "error" or refusal.kind == "memory"
-        if call.op == "put_nowait" or not waits:
-            text = f"put_nowait: no room in {self._name}: {refusal.why()}"
-            return refusal.of(ChannelFull(text))
-        text = f"{call.op}: no room in {self._name} within {call.seconds:g} s: {refusal.why()}"
-        return refusal.of(ShoalTimeoutError(text))
+        return nothing_put(self._name, call if waits else Call("put_nowait", 0), refusal)
 
     def _failed_error(self, call: Call, failed: FailedError) -> ShoalError:
         text = failed.body.decode(errors="replace")
@@ -304,8 +257,6 @@ class LaneQueue:
         payload: list[Any] | None = None,
     ) -> list[Any]:
         flag(lease, "lease")
-        maxsize, max_bytes = self._bounds
-        want = want._replace(maxsize=maxsize, max_bytes=max_bytes)
         question = Question(want, self._key, payload or [], call, not call.over, cancel)
         while True:
             taken = self._taken(call, question)
@@ -325,9 +276,9 @@ class LaneQueue:
         if cancel is not None and cancel.cancelled:
             raise CancelledError(f"{call.op}: {self._name}: cancelled")
 
-    def _taken(self, call: Call, question: Question) -> TakenMessages:
+    def _taken(self, call: Call, question: Question) -> Answer:
         try:
-            return requests_of(self._client).take(question)
+            return self._client._ask(question)
         except CancelledError:
             raise CancelledError(f"{call.op}: {self._name}: cancelled") from None
         except FailedError as failed:
@@ -362,16 +313,7 @@ class LaneQueue:
         """Return the object of a message in a list, or the error of one that cannot be rebuilt."""
         try:
             return [ShmParcel(item.kind, data, item.sender).open()]
-        except _SIGNALS:
+        except SIGNALS:
             raise
         except BaseException as error:  # noqa: BLE001  (the object's classes may raise anything)
-            failed = ChannelDecodeError(
-                f"{self._name}: a message from process {item.sender} cannot be rebuilt here: "
-                f"{type(error).__name__}: {error}"
-            )
-            failed.__cause__ = error
-            return failed
-
-
-def _count(number: int) -> Request:
-    return Request(Op.TAKE, 0, amount=number)
+            return not_rebuilt(self._name, item.sender, error)

@@ -9,15 +9,12 @@ import threading
 import time
 from typing import Final, Self
 
-from shoal._pure.lane.arguments import checked_ip, checked_key
-from shoal._pure.lane.encryption import Contexts, loaded
+from shoal._pure.lane.connection import Place
 from shoal._pure.lane.frames import HELLO, WELCOME, InvalidError
 from shoal._pure.lane.handshake import HandshakeError, as_server, refuse_plain
 from shoal._pure.lane.server_requests import Serving
-from shoal._pure.lane.server_state import ServerState
-from shoal._pure.lane.streams import ForgottenError, Record, TakenError
+from shoal._pure.lane.server_state import ForgottenError, ServerState, TakenError
 from shoal._pure.lane.wire import CutError, EncryptionError, LateError, Patience, Wire
-from shoal._pure.shm.checks import whole
 from shoal._pure.shm.session import ShmSession, joined
 from shoal.errors import ShoalError, ShoalTypeError, TransportError
 
@@ -39,27 +36,22 @@ class _Listening:
 
     Args:
         session: The session.
-        ip: The IP address to listen on.
-        key: The key of the job.
-        tls: Encrypts the connections.
-        port: The port; 0 for a free one.
+        place: Where to listen; the port is 0 for a free one.
     """
 
-    def __init__(
-        self, session: ShmSession, ip: str, key: bytes, tls: Contexts | None, port: int
-    ) -> None:
+    def __init__(self, session: ShmSession, place: Place) -> None:
         self.shared = ServerState(session)
-        self._key = key
-        self._tls = tls
+        self._place = place
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self.wires: dict[Wire, threading.Thread] = {}
         self._strangers: list[Wire] = []
-        family = socket.AF_INET6 if ":" in ip else socket.AF_INET
         try:
-            self._listener = socket.create_server((ip, port), family=family, backlog=_BACKLOG)
+            self._listener = socket.create_server(
+                (place.ip, place.port), family=place.family, backlog=_BACKLOG
+            )
         except OSError as error:
-            raise TransportError(f"no server can listen on {ip}: {error}") from None
+            raise TransportError(f"no server can listen on {place.ip}: {error}") from None
         self._listener.setblocking(False)  # noqa: FBT003  (its only argument)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._accepting = threading.Thread(target=self._accept, name="lane-accept", daemon=True)
@@ -80,8 +72,7 @@ class _Listening:
             wire.shut()
         for thread in wires.values():
             self._join(thread)
-        self.shared.streams.forget(everything=True)
-        self.shared.leases.expire(everything=True)
+        self.shared.expire(everything=True)
 
     @staticmethod
     def _join(thread: threading.Thread) -> None:
@@ -95,8 +86,7 @@ class _Listening:
         while not self.shared.ends:
             if time.monotonic() >= upkeep:
                 with contextlib.suppress(ShoalError, sqlite3.Error):
-                    self.shared.streams.forget()
-                    self.shared.leases.expire()
+                    self.shared.expire()
                 upkeep = time.monotonic() + _UPKEEP_S
             poll.poll(1000 * max(0.0, upkeep - time.monotonic()))
             try:
@@ -133,9 +123,7 @@ class _Listening:
 
     def _serve(self, wire: Wire) -> None:
         try:
-            with contextlib.suppress(
-                HandshakeError, CutError, EncryptionError, LateError, InvalidError
-            ):
+            with contextlib.suppress(HandshakeError, CutError, LateError, InvalidError):
                 self._let_in(wire)
         finally:
             self._is_known(wire)
@@ -148,18 +136,18 @@ class _Listening:
         """Serve a client that knows the key; tell a stranger nothing."""
         shared, until = self.shared, time.monotonic() + _HANDSHAKE_S
         patience = Patience(until)
-        if self._tls is not None:
+        if self._place.tls is not None:
             refuse_plain(wire, patience)
             try:
-                wire.encrypt(self._tls.server, patience)
+                wire.encrypt(self._place.tls.server, patience)
             except EncryptionError:
                 wire.drain(patience)  # so that the client reads why
                 raise
-        as_server(wire, self._key, patience)
+        as_server(wire, self._place.key, patience)
         stream, again = HELLO.unpack(wire.receive(HELLO.size, patience))
         self._is_known(wire)
         try:
-            record = shared.streams.take(stream, wire, until, again=again)
+            record = shared.take_stream(stream, wire, until, again=again)
         except ForgottenError:
             wire.send([WELCOME.pack(1, 0, shared.epoch, 0)], patience)
             return
@@ -167,7 +155,9 @@ class _Listening:
             return
         remembered = _CUT_S
         try:
-            self._welcome(wire, record, patience)
+            welcome = WELCOME.pack(0, record.failed is not None, shared.epoch, record.done)
+            failed = [] if record.failed is None else [record.failed[0].packed(), record.failed[1]]
+            wire.send([welcome, *failed], patience)
             Serving(shared, wire, record).run()
         except CutError as cut:
             if cut.by_peer:
@@ -175,13 +165,7 @@ class _Listening:
             raise
         finally:
             wire.shut()
-            shared.streams.give_back(stream, record, remembered)
-
-    def _welcome(self, wire: Wire, record: Record, patience: Patience) -> None:
-        welcome = WELCOME.pack(0, record.failed is not None, self.shared.epoch, record.done)
-        failed = record.failed
-        more = [] if failed is None else [failed[0].packed(), failed[1]]
-        wire.send([welcome, *more], patience)
+            shared.return_stream(stream, record, remembered)
 
 
 class LaneServer:
@@ -201,10 +185,10 @@ class LaneServer:
         """Listen on a port of an IP address."""
         if not isinstance(session, ShmSession):
             raise ShoalTypeError(f"session={session!r}: expected a session")
-        checked_ip(ip), checked_key(key), whole(port, "port", 0, 65_535)
+        place = Place.of(ip, port, key, tls, 0)
         joined(session, "lane")
         self = object.__new__(cls)
-        self._listening = _Listening(session, ip, key, loaded(tls), port)
+        self._listening = _Listening(session, place)
         return self
 
     @property
@@ -220,7 +204,7 @@ class LaneServer:
     @property
     def lent(self) -> int:
         """The number of messages that clients have: neither in a queue, nor confirmed."""
-        return self._listening.shared.lent.count
+        return self._listening.shared.lent
 
     @property
     def leases(self) -> int:

@@ -1,5 +1,6 @@
 """`Serving`: carries out the requests of one connection, one after the other."""
 
+import functools
 import select
 import sqlite3
 import time
@@ -12,6 +13,7 @@ from shoal._pure.lane.frames import (
     NEVER,
     POLICIES,
     REQUEST,
+    FailedError,
     InvalidError,
     Op,
     Reply,
@@ -20,13 +22,12 @@ from shoal._pure.lane.frames import (
     leases_of,
     packed_refusal,
 )
-from shoal._pure.lane.server_state import ServerState
-from shoal._pure.lane.streams import Record
+from shoal._pure.lane.server_state import Record, ServerState
 from shoal._pure.lane.wire import CutError, LateError, Patience, Wire
 from shoal._pure.shm.checks import Call, Refusal
 from shoal._pure.shm.messages import ShmParcel
-from shoal._pure.shm.operations import first, up_to_weight
 from shoal._pure.shm.queue import ShmQueue
+from shoal._pure.shm.queue_row import first, up_to_weight
 from shoal.errors import (
     ChannelClosed,
     ChannelEmpty,
@@ -44,21 +45,10 @@ T = TypeVar("T")
 _IDLE_S: Final = 10.0
 """Seconds without a request after which a connection is closed."""
 _REPLY_S: Final = 10.0
-_FEW: Final = 16
-"""Number of messages that are taken first, as they may be long."""
 _MOST_BYTES: Final = 64 * 1024 * 1024
 """A reply gets no further messages once it holds this many bytes."""
 _LONGEST_BODY: Final = 4096
 _FOREVER: Final = Patience(float("inf"))
-
-
-class _FailedError(Exception):
-    """A request was not carried out; the connection goes on."""
-
-    def __init__(self, status: Status, body: bytes) -> None:
-        super().__init__()
-        self.status = status
-        self.body = body
 
 
 class Serving:
@@ -76,7 +66,6 @@ class Serving:
         self._record = record
         self._began = time.monotonic()
         self._owes = False
-        self._unread = 0
 
     def run(self) -> None:
         """Carry out requests until the connection is idle for too long.
@@ -94,27 +83,17 @@ class Serving:
                 continue
             request = Request.of(self._wire.receive(REQUEST.size, _FOREVER))
             key = bytes(self._wire.receive(request.key_length, _FOREVER))
-            self._unread = request.length
-            if request.op in (Op.KEEP, Op.GIVE_BACK):
-                if self._has_lent(request.seq):
-                    self._end_lent(acknowledged=request.op is Op.KEEP)
-            elif request.seq > self._record.done:
+            settles = request.op in (Op.KEEP, Op.GIVE_BACK)
+            if not settles and request.seq > self._record.done:
                 self._carry_out(request, key)
-            elif self._has_lent(request.seq):
-                self._skip_payload()
+                continue
+            self._wire.receive(request.length, _FOREVER)
+            if not self._has_lent(request.seq):
+                continue  # carried out before the connection was lost, or follows one that failed
+            if settles:
+                self._end_lent(acknowledged=request.op is Op.KEEP)
+            else:
                 self._send_lent()
-            # Others were carried out before the connection was lost, or follow one that failed.
-            self._skip_payload()
-
-    def _payload(self) -> bytearray:
-        size, self._unread = self._unread, 0
-        return self._wire.receive(size, _FOREVER)
-
-    def _skip_payload(self) -> None:
-        while self._unread:
-            size = min(self._unread, 1024 * 1024)
-            self._wire.receive(size, _FOREVER)
-            self._unread -= size
 
     def _report(self) -> None:
         """Say what is done, if the client was not told."""
@@ -135,7 +114,7 @@ class Serving:
     def _end_lent(self, *, acknowledged: bool) -> None:
         lent, self._record.lent = self._record.lent, None
         if lent is not None:
-            self._shared.lent.end(lent[1], acknowledged=acknowledged)
+            self._shared.end(lent[1], acknowledged=acknowledged)
 
     def _carry_out(self, request: Request, key: bytes) -> None:
         if request.seq != self._record.done + 1:
@@ -145,15 +124,18 @@ class Serving:
         # It asks for something else, so it has what it took before.
         if request.op is not Op.LEASE:
             self._end_lent(acknowledged=True)
+        payload = self._wire.receive(request.length, _FOREVER)
         try:
             match request.op:
                 case Op.PUT:
-                    self._put(request, key)
+                    put = functools.partial(self._put, request, payload)
+                    self._on_queue(request, key, put)
                 case Op.TAKE:
-                    self._take(request, key)
+                    take = functools.partial(self._take, request, payload)
+                    self._record.lent = request.seq, self._on_queue(request, key, take)
                 case _:
-                    self._change_leases(request)
-        except _FailedError as failed:
+                    self._change_leases(request, payload)
+        except FailedError as failed:
             # The reply says that all before it are done.
             self._owes = False
             last = request.seq + request.left
@@ -166,20 +148,19 @@ class Serving:
         else:
             self._owes = True
 
-    def _change_leases(self, request: Request) -> None:
-        leases, payload = self._shared.leases, self._payload()
+    def _change_leases(self, request: Request, payload: bytearray) -> None:
         if request.op is Op.LEASE:
             holder, number = LEASE.unpack(payload)
             if not self._has_lent(request.amount):
                 raise _failed(Status.INVALID, f"take {request.amount}: nothing is lent")
             lent, self._record.lent = self._record.lent, None
-            leases.add(holder, number, [] if lent is None else lent[1])
+            self._shared.add_leases(holder, number, [] if lent is None else lent[1])
             return
         holder, numbers = leases_of(payload)
         if request.op is Op.RENEW:
-            leases.renew(holder, numbers)
+            self._shared.renew_leases(holder, numbers)
         else:
-            leases.end(holder, numbers, acknowledged=not request.kind)
+            self._shared.end_leases(holder, numbers, acknowledged=not request.kind)
 
     def _on_queue(self, request: Request, key: bytes, use: Callable[[ShmQueue], T]) -> T:
         """Use a queue; turn its errors into what the client is told."""
@@ -191,7 +172,7 @@ class Serving:
             in_vain = isinstance(error, ShoalTimeoutError)
             status = Status.TIMEOUT if in_vain and request.waits else Status.FULL
             found = getattr(error, "refusal", ("empty", 0, 0, 0))
-            raise _FailedError(status, packed_refusal(Refusal(*found))) from None
+            raise FailedError(status, packed_refusal(Refusal(*found))) from None
         except ChannelClosed as error:
             self._shared.forget_queue(key)
             raise _failed(Status.CLOSED, str(error)) from None
@@ -219,108 +200,72 @@ class Serving:
         if not self._wire.is_there or self._shared.ends:
             raise _gone()
 
-    def _put(self, request: Request, key: bytes) -> None:
-        payload = self._payload()
+    def _put(self, request: Request, payload: bytearray, queue: ShmQueue) -> None:
+        policy = POLICIES[request.policy]
 
-        def around(attempt: Callable[[], T]) -> T:
-            # Between a wake-up and the attempt: a client that has gone puts nothing.
-            self._check()
-            return attempt()
-
-        def put(queue: ShmQueue) -> None:
-            policy = POLICIES[request.policy]
-            parcel = ShmParcel(request.kind, payload, request.sender)
-            call = self._call(request, "put", around)
-
-            def make_room() -> None:
+        def around(attempt: Callable[[], Refusal | None]) -> Refusal | None:
+            """Make an attempt; if it lacks room, do what the policy says, and attempt it again."""
+            while True:
+                # Between a wake-up and the attempt: a client that has gone puts nothing.
                 self._check()
-                if policy in ("drop_oldest", "keep_latest"):
-                    queue.displace(all=policy == "keep_latest")
-                elif policy == "error" and queue.full():
-                    held = queue.qsize()
-                    kind = "messages" if queue.maxsize else "backlog"
-                    raise Refusal(kind, held, queue.maxsize or held).of(ChannelFull())
-
-            if policy != "block":
-                call.waiting = make_room
-                self._check()
-                if self._put_now(queue, parcel, request, policy):
-                    return
-            if request.waits:
-                self._report()
-            queue._put(call, parcel, request.amount)  # noqa: SLF001  (a friend of the class)
-
-        self._on_queue(request, key, put)
-
-    @staticmethod
-    def _put_now(queue: ShmQueue, parcel: ShmParcel, request: Request, policy: str) -> bool:
-        """Put a message, with the room that a policy makes; return False if memory is missing."""
-        while True:
-            try:
-                queue.put_nowait(parcel, request.amount)
-            except ChannelFull:
+                refusal = attempt()
+                if refusal is None or policy == "block" or refusal.kind == "held":
+                    return refusal
                 if policy == "error":
-                    if queue.full() or not request.waits:
-                        raise
-                    return False
+                    if queue.full():
+                        raise refusal.of(ChannelFull())
+                    return refusal
                 dropped = queue.displace(all=policy == "keep_latest")
-                if not dropped and not queue.full():
-                    if not request.waits:
-                        raise
-                    return False  # the queue has room: memory is missing
-            else:
-                return True
+                if not dropped and refusal.kind not in ("messages", "backlog"):
+                    return refusal  # only consumers give bytes and memory back
 
-    def _take(self, request: Request, key: bytes) -> None:
-        lent = self._shared.lent
-        payload = self._payload()
+        if request.waits:
+            self._report()
+        parcel = ShmParcel(request.kind, payload, request.sender)
+        queue._put(self._call(request, "put", around), parcel, request.amount)  # noqa: SLF001  (a friend of the class)
+
+    def _take(self, request: Request, payload: bytearray, queue: ShmQueue) -> list[Any]:
+        shared, counted = self._shared, 0
         least = int.from_bytes(payload, "little") if payload else None
         by_weight = bool(request.kind)
+        choice = up_to_weight(request.amount, least) if by_weight else first(1)
         count = 0 if by_weight else request.amount
-        counted = 0
 
-        def around(attempt: Callable[[], Any]) -> Any:
+        def around(attempt: Callable[[], Refusal | None]) -> Refusal | None:
             # Between a wake-up and the take: a client that has gone takes nothing.
             self._check()
             # A message is always in its queue, counted as lent, or both.
             nonlocal counted
-            lent.add(1)
+            shared.lend(1)
             counted += 1
             refusal = attempt()
             if refusal is not None:
-                lent.add(-1)
+                shared.lend(-1)
                 counted -= 1
             return refusal
 
-        def take(queue: ShmQueue, call: Call, few: int) -> list[Any]:
+        def take(request: Request, op: str) -> list[Any]:
             nonlocal counted
-            choice = up_to_weight(request.amount, least) if by_weight else first(few)
             try:
-                found = queue._take(call, choice, lease=True)  # noqa: SLF001  (see above)
-                lent.add(len(found))
+                found = queue._take(self._call(request, op, around), choice, lease=True)  # noqa: SLF001  (see above)
+                shared.lend(len(found))
                 return found
             finally:
-                lent.add(-counted)
+                shared.lend(-counted)
                 counted = 0
 
-        def take_all(queue: ShmQueue) -> list[Any]:
-            op = ("get_batch" if by_weight else "get") if request.waits else "get_nowait"
-            if request.waits:
-                self._report()
-            found = take(queue, self._call(request, op, around), min(count, _FEW))
-            size = sum(message.value.nbytes for message in found)
-            while len(found) < count and size < _MOST_BYTES:
-                few = min(count - len(found), max(_FEW, 2 * len(found)))
-                try:
-                    call = self._call(request._replace(waits=False), "get", around)
-                    more = take(queue, call, few)
-                except Exception:  # noqa: BLE001  (the next take meets it; nothing taken is lost by it)
-                    break
-                found += more
-                size += sum(message.value.nbytes for message in more)
-            return found
-
-        self._record.lent = request.seq, self._on_queue(request, key, take_all)
+        if request.waits:
+            self._report()
+        wait = "get_batch" if by_weight else "get"
+        found = take(request, wait if request.waits else "get_nowait")
+        size = sum(message.value.nbytes for message in found)
+        while len(found) < count and size < _MOST_BYTES:
+            try:
+                found += take(request._replace(waits=False), "get")
+            except Exception:  # noqa: BLE001  (the next take meets it; nothing taken is lost by it)
+                break
+            size += found[-1].value.nbytes
+        return found
 
     def _send_lent(self) -> None:
         if self._record.lent is None:
@@ -337,8 +282,8 @@ class Serving:
         self._send([Reply(Status.DONE, seq, len(messages), length).packed(), *parts])
 
 
-def _failed(status: Status, text: str) -> _FailedError:
-    return _FailedError(status, text.encode()[:_LONGEST_BODY])
+def _failed(status: Status, text: str) -> FailedError:
+    return FailedError(status, text.encode()[:_LONGEST_BODY])
 
 
 def _gone() -> CutError:

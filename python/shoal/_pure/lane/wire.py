@@ -42,7 +42,7 @@ class CutError(Exception):
         self.by_peer = by_peer
 
 
-class EncryptionError(Exception):
+class EncryptionError(CutError):
     """TLS has ended the connection: one side refused the other's certificate, for example.
 
     Args:
@@ -50,7 +50,7 @@ class EncryptionError(Exception):
     """
 
     def __init__(self, error: ssl.SSLError) -> None:
-        super().__init__(str(error))
+        super().__init__(str(error), by_peer=False)
         self.error = error
 
 
@@ -288,7 +288,7 @@ class Wire:
         self.sock.close()
 
 
-def _cut(error: OSError) -> Exception:
+def _cut(error: OSError) -> CutError:
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
         return EncryptionError(error)
     if isinstance(error, ssl.SSLEOFError):

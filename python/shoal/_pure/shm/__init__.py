@@ -15,8 +15,7 @@ continues or their time is over, their errors and log lines name it, and other c
 from shoal._pure.shm.channel_base import ChannelBase
 from shoal._pure.shm.lease import ShmMessage
 from shoal._pure.shm.messages import ShmParcel
-from shoal._pure.shm.queue import ShmQueue
-from shoal._pure.shm.queue_list import shm_queues
+from shoal._pure.shm.queue import ShmQueue, shm_queues
 from shoal._pure.shm.reservation import ShmReservation
 from shoal._pure.shm.session import ShmSession, shm_gc
 

@@ -1,4 +1,4 @@
-"""Checks of arguments, with the texts of their errors; a `Call`, and the `Refusal` of one."""
+"""Checks of arguments; a `Call`, the `Refusal` of one, and the errors that puts and gets end with."""
 
 import math
 import time
@@ -6,15 +6,30 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from shoal._pure.shm.tables import PATIENCE_S, SHORT_S
-from shoal.errors import ShoalError, ShoalTypeError, ShoalValueError
+from shoal.errors import (
+    ChannelDecodeError,
+    ChannelEmpty,
+    ChannelFull,
+    ShoalError,
+    ShoalTimeoutError,
+    ShoalTypeError,
+    ShoalValueError,
+)
 
-__all__ = ["LARGEST", "Call", "Refusal", "Waiting", "flag", "text_or_none", "weights_for", "whole"]
+__all__ = [
+    "LARGEST", "SIGNALS", "Call", "Refusal", "Waiting", "check_queue", "flag", "not_rebuilt", "nothing_put",
+    "nothing_taken", "text_or_none", "weights_for", "whole",
+]  # fmt: skip
 
 E = TypeVar("E", bound=ShoalError)
 
 Waiting = Callable[[], object] | None
 
 LARGEST: Final = 2**63 - 1
+SIGNALS: Final = (KeyboardInterrupt, GeneratorExit)
+"""Errors that are not the fault of the message being rebuilt; all others are, even `SystemExit`."""
+_LONGEST_KEY: Final = 65_535
+_LARGEST_MAXSIZE: Final = 2**20
 
 
 def whole(value: Any, name: str, low: int, high: int = LARGEST) -> int:
@@ -50,6 +65,20 @@ def weights_for(objs: Sequence[Any], weights: Iterable[int] | None) -> list[int]
             f"weights: expected {len(objs)}, one for each object, got {len(checked)}"
         )
     return checked
+
+
+def check_queue(key: Any, maxsize: Any, max_bytes: Any, name: Any) -> None:
+    """Check the arguments of a queue."""
+    if not isinstance(key, bytes):
+        raise ShoalTypeError(f"key={key!r}: expected bytes")
+    if not 1 <= len(key) <= _LONGEST_KEY:
+        raise ShoalValueError(f"key: expected 1 to {_LONGEST_KEY} bytes, got {len(key)}")
+    if maxsize is not None:
+        whole(maxsize, "maxsize", 0, _LARGEST_MAXSIZE)
+    if max_bytes is not None:
+        whole(max_bytes, "max_bytes", 0)
+    if not isinstance(name, str):
+        raise ShoalTypeError(f"name={name!r}: expected a str")
 
 
 class Call:
@@ -139,3 +168,37 @@ class Refusal(NamedTuple):
         if self.kind != "held":
             error.__dict__["refusal"] = tuple(self)
         return error
+
+
+def nothing_put(name: str, call: Call, refusal: Refusal) -> ShoalError:
+    """Return the error of a put that found no room in time."""
+    text = f"{call.op}: no room in {name}"
+    if call.op == "put_nowait":
+        return refusal.of(ChannelFull(f"{text}: {refusal.why()}"))
+    return refusal.of(ShoalTimeoutError(f"{text} within {call.seconds:g} s: {refusal.why()}"))
+
+
+def nothing_taken(name: str, call: Call, refusal: Refusal) -> ShoalError:
+    """Return the error of a get that found nothing in time."""
+    held = f": {refusal.why()}" if refusal.kind == "held" else ""
+    if call.op == "get_nowait":
+        text = f"no message can be taken from {name}{held}" if held else f"{name} is empty"
+        return refusal.of(ChannelEmpty(f"{call.op}: {text}"))
+    late = f"within {call.seconds:g} s"
+    if held or call.op != "get_batch":
+        return refusal.of(ShoalTimeoutError(f"{call.op}: no message in {name} {late}{held}"))
+    return refusal.of(
+        ShoalTimeoutError(
+            f"{call.op}: {name} did not reach weight {refusal.bound} {late}: {refusal.why()}"
+        )
+    )
+
+
+def not_rebuilt(name: str, sender: int, error: BaseException) -> ChannelDecodeError:
+    """Return the error of a get for a message whose object cannot be made."""
+    failed = ChannelDecodeError(
+        f"{name}: a message from process {sender} cannot be rebuilt here: "
+        f"{type(error).__name__}: {error}"
+    )
+    failed.__cause__ = error
+    return failed

@@ -179,18 +179,12 @@ def bell_of(folder: Path, number: int) -> Path:
 
 
 def is_dead(folder: Path, number: int) -> bool:
-    """Whether a participant has died: the kernel releases the lock on its bell with its process.
-
-    A living participant has a bell. One without was found dead by a process that was killed before
-    it could remove the participant too.
-    """
+    """Whether a participant has died: the kernel releases the lock on its bell with its process."""
     try:
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
         bell = os.open(bell_of(folder, number), flags)
-    except FileNotFoundError:
-        return True
     except OSError:
-        return False  # this process has too many files open
+        return False  # the session was removed, or this process has too many files open
     try:
         # Shared: a child that another thread forks now has this descriptor too, for long.
         fcntl.flock(bell, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -242,18 +236,15 @@ def _examined(folder: Path, *, old: bool) -> tuple[bool, str | None]:
 
     def examine() -> tuple[bool, str | None]:
         with contextlib.closing(connect(folder / TABLES)) as db:
+            db.execute("BEGIN IMMEDIATE")  # no process joins meanwhile
             version, spill = db.execute("SELECT format, spill FROM session").fetchone()
             found = participants(db) if version == FORMAT else []
             known = version == FORMAT and (found or old)
             if not known or not all(is_dead(folder, number) for number in found):
                 return False, None
-            # From now on no process can join; if one has joined or left meanwhile, nothing is changed.
-            closed = db.execute(
-                "UPDATE session SET closed = 1 "
-                "WHERE (?, ?) = (SELECT count(*), coalesce(max(id), 0) FROM participants)",
-                (len(found), max(found, default=0)),
-            )
-            return closed.rowcount == 1, spill
+            db.execute("UPDATE session SET closed = 1")
+            db.execute("COMMIT")
+            return True, spill
 
     try:
         return access.use(examine)

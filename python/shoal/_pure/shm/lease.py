@@ -1,35 +1,40 @@
-"""`ShmMessage`: a leased message."""
+"""`ShmMessage`: a leased message; and `Lease`, its base, which messages of other nodes have too."""
 
+import functools
 import os
 import sqlite3
+from collections.abc import Callable
 from typing import Any, NoReturn, Self, final
 
 from shoal._pure.shm.member import Member, remove_files, requeue
 from shoal._pure.shm.tables import LEASED
 from shoal.errors import ShoalValueError
 
-__all__ = ["ShmMessage", "leased"]
+__all__ = ["Lease", "ShmMessage", "leased"]
 
 
-@final
-class ShmMessage:
-    """A leased message: it is delivered again if its consumer dies before `ack`.
+class Lease:
+    """A message on lease."""
 
-    As a context manager it acknowledges on a clean exit. After an exception, or if it is dropped
-    without `ack`, it stays leased until this process ends or leaves the session.
-    """
-
-    __slots__ = ("_ended", "_member", "_pid", "_row", "_session", "_value")
-    __module__ = "shoal.shm"
-    _member: Member
-    _pid: int
-    _row: sqlite3.Row
-    _session: object
-    _value: Any
+    __slots__ = ("_end", "_ended", "_pid", "_redelivered", "_value", "_weight")
+    _end: Callable[[str], object] | None
     _ended: str
+    _pid: int
+    _redelivered: bool
+    _value: Any
+    _weight: int
 
     def __init__(self) -> None:
-        raise TypeError("cannot create 'shoal.shm.ShmMessage' instances")
+        name = type(self).__name__
+        raise TypeError(f"cannot create '{self.__module__}.{name}' instances")
+
+    @classmethod
+    def _of(cls, value: Any, weight: int, redelivered: Any, end: Callable[[str], object]) -> Self:
+        """Create the message of an object; `end` ends the lease, by the name of a method."""
+        self = object.__new__(cls)
+        self._value, self._weight, self._redelivered = value, weight, bool(redelivered)
+        self._end, self._ended, self._pid = end, "", os.getpid()
+        return self
 
     @property
     def value(self) -> Any:
@@ -41,41 +46,42 @@ class ShmMessage:
     @property
     def redelivered(self) -> bool:
         """Whether a previous consumer gave it back, died or left the session without `ack`."""
-        return bool(self._row["redelivered"])
+        return self._redelivered
 
     @property
     def weight(self) -> int:
         """Its weight in a batch."""
-        return int(self._row["weight"])
+        return self._weight
 
     def ack(self) -> None:
         """Acknowledge the message, which ends the lease. Idempotent. `value` stays valid."""
-        self._end("ack")
+        self._finish("ack")
 
     def give_back(self) -> None:
         """Return the message to the end of its queue; any consumer gets it. Idempotent."""
-        self._end("give_back")
+        self._finish("give_back")
 
-    def _end(self, op: str) -> None:
-        if self._ended:
+    def _finish(self, op: str) -> None:
+        if self._end is None:
             return
         if os.getpid() != self._pid:
             raise ShoalValueError(
                 f"{op}: the message was leased by process {self._pid}, not by this one"
             )
+        self._end(op)
+        self._ended, self._end = op, None
 
-        mine = (self._row["id"], LEASED, self._member.me)
-        query = "FROM messages WHERE id = ? AND state = ? AND owner = ?"
 
-        def end(db: sqlite3.Connection) -> list[sqlite3.Row]:
-            if op == "ack":
-                return db.execute(f"DELETE {query} RETURNING file", mine).fetchall()
-            if db.execute(f"SELECT 1 {query}", mine).fetchone() is not None:
-                requeue(db, mine[0])
-            return []
+@final
+class ShmMessage(Lease):
+    """A leased message: it is delivered again if its consumer dies before `ack`.
 
-        remove_files(self._member.write(op, end))
-        self._ended, self._session = op, None
+    As a context manager it acknowledges on a clean exit. After an exception, or if it is dropped
+    without `ack`, it stays leased until this process ends or leaves the session.
+    """
+
+    __slots__ = ()
+    __module__ = "shoal.shm"
 
     def __enter__(self) -> Self:
         return self
@@ -94,7 +100,18 @@ def leased(member: Member, session: object, row: sqlite3.Row, value: Any) -> Shm
     The lease keeps the session's object alive: with the last one the process would leave the
     session, and the message would be delivered again.
     """
-    message = object.__new__(ShmMessage)
-    message._member, message._session, message._pid = member, session, os.getpid()
-    message._row, message._value, message._ended = row, value, ""
-    return message
+    end = functools.partial(_end, member, (row["id"], LEASED, member.me), session)
+    return ShmMessage._of(value, row["weight"], row["redelivered"], end)  # noqa: SLF001  (its constructor)
+
+
+def _end(member: Member, mine: tuple[int, int, int], _session: object, op: str) -> None:
+    query = "FROM messages WHERE id = ? AND state = ? AND owner = ?"
+
+    def end(db: sqlite3.Connection) -> list[sqlite3.Row]:
+        if op == "ack":
+            return db.execute(f"DELETE {query} RETURNING file", mine).fetchall()
+        if db.execute(f"SELECT 1 {query}", mine).fetchone() is not None:
+            requeue(db, mine[0])
+        return []
+
+    remove_files(member.write(op, end))

@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import fcntl
 import os
+import secrets
 import sqlite3
 import threading
 import time
@@ -293,23 +294,20 @@ class Member:
                     pipe.write(b"\0")
 
     def _tidied(self, write: Callable[[Work[Any]], Any], work: Work[Any]) -> Any:
-        """Do work in a transaction; remove the bells and files without a row; return its result.
+        """Do work in a transaction, then remove the files and bells without a row; return its result.
 
-        A process is killed before it can remove a file, or while it writes one. The row of a new
-        message is committed after its file is written, in one transaction. So a file that is listed
-        before a transaction, and has no row in it, belongs to no message. Bells are removed within
-        the transaction, because the number of a process that was killed while it joined is given
-        again; if this process is killed here, a participant without a bell is known to be dead.
+        A process may be killed before it can remove one, or while it makes one. The row is committed
+        after the file is made, in one transaction. So a file that is listed before a transaction, and
+        has no row in it, belongs to nobody. It is removed after the transaction, because a
+        participant whose row is there and whose bell is not would never be taken for dead.
         """
-        listed = {path for folder in self._folders for path in folder.glob("x*")}
+        listed = {path for folder in self._folders for path in folder.glob("[bx]*")}
 
         def working(db: sqlite3.Connection) -> tuple[Any, set[Path]]:
             result = work(db)
-            bells = {bell_of(self.folder, number) for number in participants(db)}
-            for bell in set(self.folder.glob("b*")) - bells:
-                bell.unlink(missing_ok=True)
             rows = db.execute("SELECT file FROM messages WHERE file IS NOT NULL").fetchall()
-            return result, listed - {Path(row["file"]) for row in rows}
+            bells = {bell_of(self.folder, number) for number in participants(db)}
+            return result, listed - bells - {Path(row["file"]) for row in rows}
 
         result, orphans = write(working)
         for path in orphans:
@@ -319,14 +317,15 @@ class Member:
     def _enter(self, db: sqlite3.Connection) -> int:
         if db.execute("SELECT closed FROM session").fetchone()[0]:
             raise gone(self.folder)
-        added = db.execute("INSERT INTO participants DEFAULT VALUES RETURNING id").fetchone()
-        bell = bell_of(self.folder, added["id"])
-        bell.unlink(missing_ok=True)  # of a process that was killed here
+        # Random, so that no other process ever has the same: it may remove the bell late.
+        number = secrets.randbits(62)
+        db.execute("INSERT INTO participants VALUES (?)", (number,))
+        bell = bell_of(self.folder, number)
         os.mkfifo(bell, 0o600)
         # Open for writing too: a pipe whose last writer has gone is always readable.
         self._bell = os.open(bell, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         fcntl.flock(self._bell, fcntl.LOCK_EX)  # before others can see the row
-        return int(added["id"])
+        return number
 
     def _let_go(self, _: float) -> None:
         self.handles -= 1

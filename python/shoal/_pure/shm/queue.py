@@ -1,4 +1,4 @@
-"""`ShmQueue`: one queue of a session, the public class of the pure core."""
+"""`ShmQueue`: one queue of a session, the public class of the pure core; `shm_queues`: all of them."""
 
 import contextlib
 import os
@@ -8,35 +8,36 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, Self
 
-from shoal._pure.shm.checks import Call, Refusal, Waiting, flag, weights_for, whole
+from shoal._pure.shm.checks import (
+    Call,
+    Waiting,
+    check_queue,
+    flag,
+    nothing_taken,
+    text_or_none,
+    weights_for,
+    whole,
+)
+from shoal._pure.shm.folders import TABLES, checked_token
 from shoal._pure.shm.lease import leased
-from shoal._pure.shm.member import remove_files
+from shoal._pure.shm.member import facts_of, remove_files
 from shoal._pure.shm.messages import ShmParcel, decode, encode, payload_of
-from shoal._pure.shm.operations import (
+from shoal._pure.shm.queue_row import (
     Choose,
     Message,
     QueueRow,
     first,
     open_queue,
-    peeked,
-    put,
-    take,
     up_to_weight,
 )
 from shoal._pure.shm.reservation import ShmReservation, put_reserved, reserved
 from shoal._pure.shm.session import ShmSession, joined
-from shoal._pure.shm.tables import LEASED, LOANED
-from shoal.errors import (
-    ChannelEmpty,
-    ShoalError,
-    ShoalTimeoutError,
-    ShoalTypeError,
-    ShoalValueError,
-)
+from shoal._pure.shm.tables import LEASED, LOANED, PATIENCE_S, connect, use
+from shoal.errors import ShoalTypeError, ShoalValueError
 
-__all__ = ["STATS", "ShmQueue", "checked_queue_key", "nothing_taken"]
+__all__ = ["ShmQueue", "shm_queues"]
 
-STATS: Final = """
+_STATS: Final = """
     count AS messages, bytes, puts, gets,
     (SELECT count(*) FROM armed WHERE queue = q.id AND side = 'put') AS producers_waiting,
     (SELECT count(*) FROM armed WHERE queue = q.id AND side = 'get') AS consumers_waiting,
@@ -44,8 +45,6 @@ STATS: Final = """
     0.0) AS oldest_s
 """
 """The columns of a queue's statistics, from a row of the table `queues AS q`."""
-_LONGEST_KEY: Final = 65_535
-_LARGEST_MAXSIZE: Final = 2**20
 
 
 class ShmQueue:
@@ -70,13 +69,7 @@ class ShmQueue:
         """Open a queue, creating it if it does not exist."""
         if not isinstance(session, ShmSession):
             raise ShoalTypeError(f"session={session!r}: expected a session")
-        checked_queue_key(key)
-        if maxsize is not None:
-            whole(maxsize, "maxsize", 0, _LARGEST_MAXSIZE)
-        if max_bytes is not None:
-            whole(max_bytes, "max_bytes", 0)
-        if not isinstance(name, str):
-            raise ShoalTypeError(f"name={name!r}: expected a str")
+        check_queue(key, maxsize, max_bytes, name)
         flag(parcels, "parcels")
         member = joined(session, "queue")
         self = object.__new__(cls)
@@ -205,13 +198,13 @@ class ShmQueue:
         """Return the weights and copies of the first messages, which stay in the queue."""
         if n is not None:
             whole(n, "n", 0)
-        return peeked(self._entered("peek"), n, self._value)
+        return self._entered("peek").peek(n, self._value)
 
     def stats(self) -> dict[str, float]:
         """Return how the queue is used."""
         row = self._entered("stats")
         values = (time.monotonic(), row.number)
-        query = f"SELECT {STATS} FROM queues AS q WHERE id = ?"  # noqa: S608  (it is a constant)
+        query = f"SELECT {_STATS} FROM queues AS q WHERE id = ?"  # noqa: S608  (it is a constant)
         found = row.member.write("stats", lambda db: db.execute(query, values).fetchone())
         return dict(found)
 
@@ -281,9 +274,9 @@ class ShmQueue:
         if isinstance(obj, ShmReservation):
             put_reserved(row, call, obj, weight)
         elif isinstance(obj, ShmParcel):
-            put(row, call, Message(payload_of(obj), weight, obj.sender))
+            row.put(call, Message(payload_of(obj), weight, obj.sender))
         else:
-            put(row, call, lambda: Message(encode(obj), weight, os.getpid()))
+            row.put(call, lambda: Message(encode(obj), weight, os.getpid()))
 
     def _take(self, call: Call, choose: Choose, *, lease: bool) -> list[Any]:
         flag(lease, "lease")
@@ -293,8 +286,7 @@ class ShmQueue:
             value = self._value(message, memory)
             return leased(row.member, self._session, message, value) if lease else value
 
-        state = LEASED if lease else LOANED
-        result, refusal = take(row, call, choose, made, state)
+        result, refusal = row.take(call, choose, made, LEASED if lease else LOANED)
         if result:
             return result
         raise nothing_taken(row.name, call, refusal)
@@ -306,26 +298,18 @@ class ShmQueue:
         return decode(message["kind"], memoryview(memory))
 
 
-def checked_queue_key(key: Any) -> bytes:
-    """Check that an argument is the key of a queue; return it."""
-    if not isinstance(key, bytes):
-        raise ShoalTypeError(f"key={key!r}: expected bytes")
-    if not 1 <= len(key) <= _LONGEST_KEY:
-        raise ShoalValueError(f"key: expected 1 to {_LONGEST_KEY} bytes, got {len(key)}")
-    return key
+def shm_queues(token: str) -> list[dict[str, Any]]:
+    """Return the queues of a session and how they are used, without taking part in it."""
+    if text_or_none(token, "token") is None:
+        raise ShoalTypeError("token=None: expected a str")
+    folder = checked_token(token)
+    query = f"SELECT key, maxsize, closed, {_STATS} FROM queues AS q ORDER BY id"  # noqa: S608  (it is a constant)
 
+    def listed() -> list[dict[str, Any]]:
+        with contextlib.closing(connect(folder / TABLES)) as db:
+            facts_of(folder, db)
+            found = [dict(row) for row in db.execute(query, (time.monotonic(),))]
+        return [{**row, "closed": bool(row["closed"])} for row in found]
 
-def nothing_taken(name: str, call: Call, refusal: Refusal) -> ShoalError:
-    """Return the error of a get that found nothing in time."""
-    held = f": {refusal.why()}" if refusal.kind == "held" else ""
-    if call.op == "get_nowait":
-        text = f"no message can be taken from {name}{held}" if held else f"{name} is empty"
-        return refusal.of(ChannelEmpty(f"{call.op}: {text}"))
-    late = f"within {call.seconds:g} s"
-    if held or call.op != "get_batch":
-        return refusal.of(ShoalTimeoutError(f"{call.op}: no message in {name} {late}{held}"))
-    return refusal.of(
-        ShoalTimeoutError(
-            f"{call.op}: {name} did not reach weight {refusal.bound} {late}: {refusal.why()}"
-        )
-    )
+    # Not as patient as a participant: a process that is stopped may hold the tables.
+    return use(folder / TABLES, listed, PATIENCE_S)

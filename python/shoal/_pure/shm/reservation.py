@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self, final
 from shoal._pure.shm.checks import LARGEST, Call, whole
 from shoal._pure.shm.member import Member
 from shoal._pure.shm.messages import encode
-from shoal._pure.shm.operations import Message, QueueRow, put, reserve
+from shoal._pure.shm.queue_row import Message, QueueRow
 from shoal.errors import ChannelMemoryError, DependencyError, ShoalTypeError, ShoalValueError
 from shoal.pickling import is_quantized
 
@@ -67,7 +67,7 @@ def put_reserved(queue: QueueRow, call: Call, reservation: ShmReservation, weigh
     array = reservation.array
     if reservation._member is not queue.member or reservation._pid != os.getpid():
         raise ShoalValueError("the reservation was made by another process, or in another session")
-    put(queue, call, Message(encode(array), weight, os.getpid(), reservation._number))
+    queue.put(call, Message(encode(array), weight, os.getpid(), reservation._number))
     reservation._ended = "put"
 
 
@@ -81,7 +81,7 @@ def reserved(queue: QueueRow, call: Call, shape: Any, dtype: Any) -> ShmReservat
             f"room for shape {shape} cannot be reserved: expected at most 16 dimensions, and no "
             "more bytes than memory can have"
         )
-    number = reserve(queue, call, size)
+    number = queue.reserve(call, size)
     try:
         made = object.__new__(ShmReservation)
         made._array = _array(bytearray(max(size, 1)), sizes, kind)

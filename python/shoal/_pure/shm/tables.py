@@ -33,7 +33,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-FORMAT: Final = 6
+FORMAT: Final = 7
 """The version of these tables."""
 
 QUEUED: Final = 0
@@ -51,7 +51,7 @@ CREATE TABLE session (
     closed INTEGER DEFAULT 0, sealed INTEGER DEFAULT 0, used INTEGER DEFAULT 0,
     lost INTEGER DEFAULT 0, recovered INTEGER DEFAULT 0, dropped INTEGER DEFAULT 0
 );
-CREATE TABLE participants (id INTEGER PRIMARY KEY AUTOINCREMENT);
+CREATE TABLE participants (id INTEGER PRIMARY KEY);
 CREATE TABLE queues (
     id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB UNIQUE, maxsize INTEGER, max_bytes INTEGER,
     closed INTEGER DEFAULT 0, count INTEGER DEFAULT 0, bytes INTEGER DEFAULT 0,
