@@ -111,6 +111,11 @@ class DeviceLock:
             ended = manager.begin_call("release_devices", self._address, devices, number=number)
             await _answer(ended, Deadline(None), f"releasing the lock of {show_devices(devices)}")
 
+    def release_all(self) -> None:
+        """End all takes."""
+        while self._takes:
+            self.release()
+
     def __enter__(self) -> Self:
         self.acquire()
         return self
