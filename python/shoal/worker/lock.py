@@ -44,7 +44,7 @@ class DeviceLock:
     asked. The lock of a worker without accelerators does nothing.
 
     Use it as `with lock:`, or in a coroutine as `async with lock:`. If the worker's process ends,
-    the devices are free within 2 s.
+    the devices are free within 2 s; if its constructor fails, at once.
 
     Args:
         worker: The worker; None outside a worker, where every call fails.
