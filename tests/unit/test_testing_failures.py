@@ -1,14 +1,16 @@
 """Failures of calls on a group: logged when they arrive, named by other waits, and ends of a job."""
 
 import asyncio
+import gc
 import logging
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
-from shoal import NodePlacementStrategy, Worker
+from shoal import Channel, NodePlacementStrategy, Worker
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, ShoalValueError, WorkerGroupError
 from shoal.testing import local_cluster
@@ -170,6 +172,31 @@ def test_the_failure_of_a_constructor_is_logged_once(cluster, log):
     )
     assert "".join(errors(log)).count("Traceback") == 1
     del handle
+
+
+class NeverUp(Worker):
+    def __init__(self):
+        super().__init__()
+        Channel.create("up").put(None)
+        Channel.create("never").get()
+
+
+def test_a_worker_whose_constructor_does_not_return_releases_its_memory(place, monkeypatch):
+    monkeypatch.setenv("SHOAL_SHM_DIR", place)
+    gc.disable()  # a worker is part of a cycle
+    try:
+        with local_cluster() as cluster:
+            failed = Fails.create_group(fails=True).launch(cluster, name="failed")
+            with pytest.raises(ValueError, match="constructor"):
+                failed.ready()
+            assert list(Path(place).iterdir()) == []
+            ended = NeverUp.create_group().launch(cluster, name="ended")
+            Channel.create("up").get(timeout=30)
+            assert list(Path(place).iterdir()) != []
+            ended.close()
+            assert list(Path(place).iterdir()) == []
+    finally:
+        gc.enable()
 
 
 def test_values_of_a_dropped_call_are_not_kept(pair):

@@ -224,6 +224,19 @@ def test_an_error_inside_releases_the_lock(cluster):
     assert is_free(group, 1)
 
 
+class FailsWithLock(Worker):
+    def __init__(self):
+        super().__init__()
+        self.device_lock.acquire()
+        raise KeyError("with the lock")
+
+
+def test_a_constructor_that_fails_releases_the_lock(cluster):
+    with pytest.raises(KeyError, match="with the lock"):
+        launch(cluster, FailsWithLock, "failed", FlexiblePlacementStrategy([[0]])).ready()
+    assert is_free(launch(cluster), 0)
+
+
 def test_a_cancelled_coroutine_leaves_the_queue(cluster):
     group = launch(cluster, AsyncLocks, strategy=SAME)
     on(group, 0).take().wait()

@@ -54,6 +54,9 @@ class Peer(Worker):
             return None
         return [self.recv("peers", 0) for _ in range(count)]
 
+    def send_one(self, item):
+        self.send(item, "peers", 1 - self._rank)
+
     def receive(self, timeout=None):
         return self.recv("peers", 1 - self._rank, timeout=timeout)
 
@@ -206,6 +209,21 @@ def test_ranks_exchange_objects(peers):
     item = {"array": np.arange(3)}
     for found in peers.exchange(item).wait():
         assert found["array"].tolist() == [0, 1, 2]
+
+
+class Fails(Worker):
+    def __init__(self):
+        super().__init__()
+        raise ValueError("constructor")
+
+
+def test_the_end_of_a_group_leaves_the_messages_to_the_others(cluster, peers):
+    peers.execute_on(0).send_one("early").wait()
+    with pytest.raises(ValueError, match="constructor"):
+        Fails.create_group().launch(cluster, name="failed").ready()
+    Peer.create_group().launch(cluster, name="other", wait=True).close()
+    assert peers.execute_on(1).receive().wait() == ["early"]
+    assert peers.exchange(7).wait() == [7, 7]
 
 
 def test_more_messages_than_the_bound_arrive_in_order(peers):

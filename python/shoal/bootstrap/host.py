@@ -10,12 +10,14 @@ driver can show.
 import asyncio
 import importlib
 import inspect
+import logging
 import os
 import platform
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pickle import PickleBuffer
@@ -32,7 +34,7 @@ from shoal.bootstrap.failure import Failure
 from shoal.bootstrap.output import announce_output
 from shoal.bootstrap.preload import preload_torch
 from shoal.bootstrap.variables import set_variables
-from shoal.context import set_context
+from shoal.context import current, set_context
 from shoal.errors import GeneratorMethodError, LaunchError
 from shoal.long_wait_hooks import annotate_waits
 from shoal.pickling import dumps, loads
@@ -45,8 +47,12 @@ __all__ = [
     "WorkerHost",
     "generator_error",
     "host_class",
+    "release_at_end",
+    "release_worker",
     "without_refs",
 ]
+
+_log = logging.getLogger("shoal")
 
 # After a line with this prefix, Ray's log monitor uses the rest of it as the process's name.
 _NAME_PREFIX = ":actor_name:"
@@ -172,6 +178,36 @@ def pack(
     return payload, tuple(map(PickleBuffer, buffers)), refs
 
 
+_releases: ContextVar[list[Callable[[], object]] | None] = ContextVar(
+    "shoal_releases", default=None
+)
+"""What `release_worker` calls; None in a process without a `WorkerHost`."""
+
+
+def release_at_end(function: Callable[[], object]) -> None:
+    """Call a function when this worker ends and its process goes on.
+
+    That is when its constructor fails, and in a local cluster. Otherwise the end of the process
+    releases what the worker took.
+    """
+    functions = _releases.get()
+    if functions is not None:
+        functions.append(function)
+
+
+def release_worker() -> None:
+    """Call what was given to `release_at_end`, the last one first; errors are logged. Idempotent."""
+    functions = _releases.get()
+    while functions:
+        try:
+            functions.pop()()
+        except Exception as error:  # noqa: BLE001  (the others must run, and the caller has an error of its own)
+            _log.warning(
+                "%s: cannot release what it took: %s: %s",
+                current().name, type(error).__name__, error,
+            )  # fmt: skip
+
+
 class WorkerHost:
     """Holds a user's object and calls its methods; a failure is returned as a value."""
 
@@ -187,6 +223,7 @@ class WorkerHost:
         self._shoal_children = self._shoal_start_children()
         if spec.log:
             announce_output(spec.log, spec.name, spec.log_rank)
+        _releases.set([])
         try:
             self._shoal_children.begin_call()
             self._shoal_object = _construct(spec, resolved)
@@ -196,6 +233,7 @@ class WorkerHost:
             self._shoal_failure = Failure.capture(
                 error, spec.name, spec.rank, skip_frames_of=__file__
             )
+            release_worker()
         else:
             preload_torch(driver_has_it=spec.driver_has_torch)
         finally:

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from shoal.collective.directory import Directory
 from shoal.collective.mailbox import MOST_MESSAGES
 from shoal.context import describe_self, memory_folder
 from shoal.errors import ChannelEmpty, ChannelNotFoundError, ShoalError
+from shoal.fork import ChildStage, in_child
 from shoal.process import ProcessId, is_running
 from shoal.queues.order import Direct
 from shoal.queues.settings import ChannelSettings
@@ -113,39 +115,54 @@ class NodeMemory:
             payloads.forget(reader)
 
     def close(self) -> None:
-        """Leave the session."""
+        """Leave the session; the last worker of this process in it closes it."""
         with self._lock:
             payloads, self._payloads = self._payloads, None
             session, self._session, self._queues = self._session, None, None
         if payloads is not None:
             payloads.close()
-        if session is not None:
-            with contextlib.suppress(ShoalError):
-                session.close()
+        with _sharing:
+            _sessions.pop(self, None)
+            if session is not None and session not in _sessions.values():
+                with contextlib.suppress(ShoalError):
+                    session.close()
 
     def _joined(self) -> Session:
-        if self._session is None:
-            self._session = self._join()
-        return self._session
+        return self._session or self._join()
 
     def _join(self) -> Session:
+        with _sharing:
+            self._session = _sessions[self] = self._found()
+            return self._session
+
+    def _found(self) -> Session:
         memory = memory_id()
         gone: str | None = None
         token = self._directory.session(memory)
-        while self._session is None:
+        while True:
             if token is not None and token != gone:
                 try:
-                    self._session = joined(token)
+                    return joined(token)
                 except ChannelNotFoundError:
                     gone = token  # all its processes have left it
-                continue
             made = Session.create(max_bytes=_bound())
             token = self._directory.offer_session(memory, made.token, gone)
             if token == made.token:
-                self._session = made
-            else:
-                made.close()
-        return self._session
+                return made
+            made.close()
+
+
+# The ranks of a local cluster are one process, which has one session.
+_sessions: "weakref.WeakKeyDictionary[NodeMemory, Session]" = weakref.WeakKeyDictionary()
+_sharing = threading.Lock()
+
+
+def _renew() -> None:
+    global _sharing  # noqa: PLW0603  (another thread of the parent may have held it)
+    _sharing = threading.Lock()
+
+
+in_child(ChildStage.RENEW, _renew)
 
 
 def _bound() -> int | None:

@@ -14,7 +14,13 @@ from typing import Any, NamedTuple
 import ray.cloudpickle as pickle
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from shoal.bootstrap.host import AsyncWorkerHost, LaunchSpec, WorkerHost, host_class
+from shoal.bootstrap.host import (
+    AsyncWorkerHost,
+    LaunchSpec,
+    WorkerHost,
+    host_class,
+    release_worker,
+)
 from shoal.context import Context, enter_scope
 from shoal.deadline import LongWait
 from shoal.errors import ShoalError
@@ -295,13 +301,10 @@ class LocalActor:
         return args, kwargs
 
     def _shoal_close(self) -> None:
-        """Release what the end of a process would: the worker's part of the shared memory."""
+        """Release what the end of a process would."""
         if threading.current_thread() is not self._shoal_threads[0]:
             return
-        made = getattr(self._shoal_host, "_shoal_object", None)
-        collective = getattr(made, "_collective", None)
-        if collective is not None:
-            collective.close()
+        release_worker()
         if self._shoal_loop is not None and not self._shoal_loop.is_running():
             for task in asyncio.all_tasks(self._shoal_loop):
                 task.cancel()

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self, overload
 from shoal._backend import WorkerAddress
 from shoal._ray import find_actor, in_process, runtime
 from shoal.bootstrap.extension import load_user_extension_module
+from shoal.bootstrap.host import release_at_end
 from shoal.channel import Channel
 from shoal.cluster.progress import log_to_stderr
 from shoal.collective import Collective, CollectiveGroupOptions
@@ -151,9 +152,11 @@ class Worker(RoutedCalls, MadeByInit, metaclass=WorkerMeta):
             group=os.environ.get("GROUP_NAME", "") if self._is_ray_actor else "",
         )
         self._device_lock = DeviceLock(self)
+        release_at_end(self._device_lock.release_all)
         self._port_lock = PortLock(self)
         self._worker_info.node_port = self.acquire_free_port()
         self._collective = Collective(self)
+        release_at_end(self._collective.close)
         self._collective.join()
         if len(self._worker_address.rank_path) > 1:
             claim_address(self._worker_info)

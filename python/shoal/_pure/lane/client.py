@@ -267,7 +267,7 @@ class LaneClient:
                     self._interrupted(connection, seq, question, error)
                 else:
                     connection.next = seq
-                    self.keep_idle(connection)
+                    self._keep_idle(connection)
                 raise
             else:
                 if not messages and question.request.op is Op.TAKE:
