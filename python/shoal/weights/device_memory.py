@@ -34,7 +34,7 @@ from shoal.reused_threads import result_from_thread
 from shoal.shm.shared_files.names import Key, is_dead, key_of
 from shoal.transport.torch.ipc import device_index, device_uuid
 from shoal.weights.cuda import CudaError, Gpu, refusal
-from shoal.weights.description import Description, Leaf
+from shoal.weights.description import Description, names_of
 from shoal.weights.layout import ALIGNMENT, StateLayout
 from shoal.weights.version import FilePart, Version
 
@@ -255,13 +255,9 @@ def copy_to_devices(layout: StateLayout, version: Version, name: str) -> Placed:
 
     for number, piece in enumerate(layout.pieces):
         if piece.device and torch.device(piece.device).type != "cuda":
-            (found, *_) = [
-                name
-                for name, entry in layout.entries.items()
-                if isinstance(entry, Leaf) and entry.block == number
-            ]
+            first = names_of(layout.entries, number)[0]
             raise ShoalValueError(
-                f"publish: {found!r} is on {piece.device}: weights with device_memory=True take "
+                f"publish: {first!r} is on {piece.device}: weights with device_memory=True take "
                 "tensors of CUDA devices and of the CPU"
             )
     why = refusal(torch)
