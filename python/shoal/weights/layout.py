@@ -137,8 +137,10 @@ class _Source(NamedTuple):
         """Return the leaf of a block in which the elements lie as in the source."""
         return Leaf(self.kind, self.dtype, tuple(self.value.shape), self.strides, block, offset)
 
-    def mark(self) -> Any:
+    def mark(self) -> "Mark | None":
         """Return what changes when a tensor of torch is written to, but not through `.data`."""
+        if self.kind != "torch":
+            return None
         try:
             written = self.value._version  # noqa: SLF001  (torch has no other name for it)
         except RuntimeError:  # an inference tensor has no version
@@ -153,19 +155,23 @@ class Mark(NamedTuple):
     written: int
     first: int
 
-    def is_of_storage(self, other: "Mark") -> bool:
-        """Whether the other mark, which is older, is that of a tensor with the same storage."""
-        return self.storage.cdata == other.storage.cdata and not other.storage.expired()
-
 
 def was_written(before: tuple[Mark, ...] | None, now: tuple[Mark, ...] | None) -> bool | None:
     """Return whether a block has been written to since it had the marks `before`.
 
     None if the marks do not tell: its tensors have other storages now, or there is no mark.
     """
-    if not (before and now and all(map(Mark.is_of_storage, now, before))):
+    if not before or not now:
         return None
-    return [mark[1:] for mark in now] != [mark[1:] for mark in before]
+    written = False
+    for (storage, count, first), (other, before_count, before_first) in zip(
+        now, before, strict=True
+    ):
+        # As long as a mark refers to a storage, no other one has its address.
+        if storage.cdata != other.cdata:
+            return None
+        written |= count != before_count or first != before_first
+    return written
 
 
 @functools.cache
@@ -262,10 +268,10 @@ class StateLayout(Blocks):
                 copied = (ctypes.c_ubyte * size).from_address(start) if size else b""
             else:
                 copied = partial(stage, only.value, start) if size else b""
-        marks = None
-        if all(source.kind == "torch" for source in group):
-            found_marks = tuple(source.mark() for source in group)
-            marks = None if None in found_marks else found_marks
+        marks: tuple[Mark, ...] | None = ()
+        for source in group:
+            mark = source.mark()
+            marks = None if marks is None or mark is None else (*marks, mark)
         device = "" if only.device == "cpu" else only.device
         self.pieces.append(Piece(size, copied, marks, device))
 

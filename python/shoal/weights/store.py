@@ -31,12 +31,12 @@ from shoal.weights.layout import Blocks, Mark, Placement, StateLayout, keys_of, 
 from shoal.weights.part_names import part_bytes
 from shoal.weights.version import MOST_IN_EPOCH, FilePart, Version
 
-__all__ = ["Store", "write_file"]
+__all__ = ["HUGE_SHARE", "Store", "write_file"]
 
 Delta = bool | str | Version
 """Which blocks of the newest version a publish may use again; see `Weights.publish`."""
 
-_HUGE_SHARE = 0.05
+HUGE_SHARE = 0.05
 """Time that a publish spends on huge pages for its readers, as a share of the copy."""
 
 _MOST_FILES = 16
@@ -410,5 +410,5 @@ def write_file(
             copy_into(memory, [(starts[number], source) for number, _, source in parts])
         copy_into(memory, placement.frame.parts(digests))
 
-    file.fill(copy, _HUGE_SHARE)
+    file.fill(copy, HUGE_SHARE)
     file.nbytes = placement.frame.nbytes

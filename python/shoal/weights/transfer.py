@@ -20,7 +20,7 @@ from shoal.weights.description import Entries, names_of
 from shoal.weights.hashing import PIECE, copy_pieces, digest_of_pieces
 from shoal.weights.layout import Blocks, Piece, Placement
 from shoal.weights.snapshot import Snapshot
-from shoal.weights.store import Store
+from shoal.weights.store import HUGE_SHARE, Store
 from shoal.weights.version import FilePart, Version
 
 __all__ = [
@@ -171,7 +171,7 @@ def receive(store: Store, messages: Iterator[Any]) -> Version:
         store.retire(store.control.keep - 1, newest)
         file = store.take_file(placement.frame.nbytes)
         try:
-            file.fill(_copier(head, placement, messages))
+            file.fill(_copier(head, placement, messages), HUGE_SHARE)
             file.nbytes = placement.frame.nbytes
             os.link(file.path, store.path_of("v", head.version))
         finally:
