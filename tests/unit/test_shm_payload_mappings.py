@@ -4,12 +4,13 @@ import array
 import mmap
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from shoal.shm.shared_files import mapping, open_payload, payloads
+from shoal.shm.shared_files import mapping, open_payload, payloads, pool
 
 
 @pytest.mark.parametrize("size", [2**21 - 1, 2**21, 2**21 + 1, 3 * 2**21])
@@ -44,6 +45,16 @@ def test_huge_pages_keep_the_bytes(place):
         mapping.use_huge_page(view, start)
     np.testing.assert_array_equal(np.frombuffer(view, np.uint8), data)
     path.unlink()
+
+
+def test_a_huge_page_that_took_long_is_the_only_one_for_a_while(place, monkeypatch):
+    file = pool.PayloadFile(Path(place) / "file", 4 * mapping.HUGE_PAGE)
+    made = []
+    monkeypatch.setattr(pool, "use_huge_page", lambda *_: made.append(1) or time.sleep(0.2) or True)
+    for _ in range(10):
+        file.write([(0, b"bytes")])
+    assert len(made) == 1
+    file.remove()
 
 
 @pytest.fixture

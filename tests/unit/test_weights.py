@@ -410,6 +410,7 @@ def test_too_little_memory_is_an_error_before_any_write(weights, monkeypatch):
 
 def test_a_delta_copies_only_changed_tensors(weights):
     state = {name: torch.full((MIB,), 1.0) for name in "abc"} | {"n": np.ones(MIB), "step": 1}
+    state["record"] = np.zeros(3, [("a", "i4")])
     weights.publish(state)
     state["b"][5] = 2
     state["step"] = 2

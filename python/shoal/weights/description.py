@@ -27,12 +27,13 @@ __all__ = [
     "Leaf",
     "OnDevice",
     "Value",
+    "names_of",
     "read",
     "read_file",
     "view",
 ]
 
-MAGIC = b"SHOALW\x00\x02"
+MAGIC = b"SHOALW\x00\x03"
 HEADER = struct.Struct("<8sQQ")
 """The magic bytes, and where the description begins and ends; then the digests follow."""
 
@@ -71,6 +72,13 @@ class Value(NamedTuple):
 Entries = dict[str, Leaf | Value]
 
 
+def names_of(entries: Entries, block: int) -> list[str]:
+    """Return the names of the tensors and arrays of a block."""
+    return [
+        name for name, entry in entries.items() if isinstance(entry, Leaf) and entry.block == block
+    ]
+
+
 class BlockRange(NamedTuple):
     """The bytes of one or several tensors of a version.
 
@@ -102,14 +110,6 @@ class Description(NamedTuple):
     digests: tuple[bytes | None, ...]
     notes: dict[str, Any]
 
-    def names_of(self, block: int) -> list[str]:
-        """Return the names of the tensors and arrays of a block."""
-        return [
-            name
-            for name, entry in self.entries.items()
-            if isinstance(entry, Leaf) and entry.block == block
-        ]
-
 
 class Frame:
     """What is written around the blocks of a file.
@@ -119,10 +119,12 @@ class Frame:
         start: The end of the blocks in the file.
 
     Attributes:
+        description: The same.
         nbytes: The size of the file in bytes.
     """
 
     def __init__(self, description: Description, start: int) -> None:
+        self.description = description
         self._count = len(description.blocks)
         self._start = start
         self._body = pickle.dumps(

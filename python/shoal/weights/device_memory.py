@@ -1,10 +1,11 @@
-"""Versions in the memory of GPUs, which the readers of the node map (CUDA IPC).
+"""Versions in the memory of GPUs, which other processes of the node map (CUDA IPC).
 
-The publisher copies the tensors of each GPU into one buffer of its own, and waits for the copy: a
-version is complete before it can be seen, so readers need not wait. The file of the version says which
-process has the buffers, and their handles. A reader locks that file as for any version, and keeps the
-lock until it has closed the buffers; so the publisher knows as `folder` does when nobody needs them.
-They end with their publisher: a snapshot whose publisher has ended refuses to be read.
+The publisher allocates one buffer on each GPU, copies the tensors of that GPU into it, and waits for the
+copy. Then it gives the version's file its name, so readers find complete buffers. The file has the
+handles of the buffers, and names their publisher. A reader locks the file, as that of any version,
+opens the buffers, and unlocks the file after it has closed them. Once the file has no name and no lock,
+the publisher uses its buffers for another version, or frees them. When the publisher ends, the driver
+frees its buffers, and each use of a snapshot of them raises an error.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ from shoal.shm.shared_files.names import Key, is_dead, key_of
 from shoal.transport.torch.ipc import device_index, device_uuid
 from shoal.weights import timing
 from shoal.weights.cuda import CudaError, Gpu, refusal
-from shoal.weights.description import Description, Leaf
+from shoal.weights.description import Description, names_of
 from shoal.weights.layout import ALIGNMENT, StateLayout
 from shoal.weights.version import FilePart, Version
 
@@ -56,11 +57,11 @@ _NOTE = "devices"
 
 
 class DeviceOwner(NamedTuple):
-    """The process that has the buffers of a version.
+    """The process that published a version, and the buffers in which its tensors are.
 
     Attributes:
         process: The process.
-        who: Its name.
+        who: Its name, for messages.
         buffers: The UUID of the GPU, the handle and the size of each buffer.
     """
 
@@ -69,7 +70,10 @@ class DeviceOwner(NamedTuple):
     buffers: tuple[tuple[str, bytes, int], ...]
 
     def check(self, version: Version) -> None:
-        """Raise if the memory of a version has gone.
+        """Check that the process runs, because the driver frees its buffers when it ends.
+
+        Args:
+            version: The version, for the error.
 
         Raises:
             PeerLostError: The process has ended.
@@ -82,13 +86,22 @@ class DeviceOwner(NamedTuple):
 
 
 class _Memory:
-    """A buffer in this process: one that it has allocated, or mapped."""
+    """A buffer that this process has allocated, or has opened by its handle.
+
+    Args:
+        gpu: Its GPU.
+        address: Its address in this process.
+        nbytes: Its size.
+        handle: The handle by which other processes open it.
+        end: Frees or closes the address, when Python deletes this object.
+    """
 
     def __init__(
         self, gpu: Gpu, address: int, nbytes: int, handle: bytes, end: Callable[[int], None]
     ) -> None:
         self.gpu, self.address, self.nbytes, self.handle = gpu, address, nbytes, handle
-        weakref.finalize(self, _end, Origin(), end, address).atexit = False  # the driver does it
+        # At the exit of the process the driver frees and closes all buffers.
+        weakref.finalize(self, _end, Origin(), end, address).atexit = False
 
 
 def _end(origin: Origin, end: Callable[[int], None], address: int) -> None:
@@ -98,7 +111,14 @@ def _end(origin: Origin, end: Callable[[int], None], address: int) -> None:
 
 
 class DeviceBlock:
-    """A part of a buffer, as torch takes it; the tensors on it keep what it is given alive."""
+    """A part of a buffer, which `torch.as_tensor` accepts.
+
+    Args:
+        gpu: The GPU of the buffer.
+        address: The address of the part.
+        size: Its number of bytes.
+        keep: An object that lives as long as a tensor on the part does.
+    """
 
     def __init__(self, gpu: Gpu, address: int, size: int, keep: Any) -> None:
         self._gpu, self._address, self._size, self._keep = gpu, address, size, keep
@@ -122,47 +142,57 @@ class DeviceBlock:
 
 
 class Devices:
-    """A buffer that a snapshot has open, in the place of the memory of a file."""
+    """A buffer of a snapshot. A snapshot slices it as it slices the mapped memory of a file.
+
+    The snapshot and each tensor on the buffer refer to this object. When the last of them is deleted, this
+    process closes the buffer, and then unlocks the version's file.
+
+    Args:
+        memory: The buffer.
+        lock: The mapped memory of the version's file, which holds the lock of this process.
+    """
 
     def __init__(self, memory: _Memory, lock: memoryview) -> None:
         self._gpu, self._address = memory.gpu, memory.address
-        self._held = _Held()
-        # Nothing else refers to the memory and the lock, so that the first ends before the second.
-        weakref.finalize(self._held, _let_go, Origin(), memory.gpu, [memory, lock]).atexit = False
+        # Only this list refers to the buffer and the lock, so `_close` decides which ends first.
+        weakref.finalize(self, _close, Origin(), memory.gpu, [memory, lock]).atexit = False
 
     def __getitem__(self, place: slice) -> DeviceBlock:
         size = place.stop - place.start
-        return DeviceBlock(self._gpu, self._address + place.start, size, self._held)
+        return DeviceBlock(self._gpu, self._address + place.start, size, self)
 
     def synchronize(self) -> None:
         """Wait for all that this process has begun on the GPU."""
         self._gpu.synchronize()
 
 
-class _Held:
-    """What the blocks of a buffer keep alive."""
+_not_closed: list[Any] = []
+"""Buffers and locks that this process keeps: the driver did not say that the GPU is done with them."""
 
 
-_never_let_go: list[Any] = []
-
-
-def _let_go(origin: Origin, gpu: Gpu, things: list[Any]) -> None:
-    """Close a buffer, and then give up the lock: what this process began may still read."""
+def _close(origin: Origin, gpu: Gpu, memory_and_lock: list[Any]) -> None:
+    """Wait for the GPU, which may still read the buffer; close the buffer; unlock the file."""
     if origin.is_here:
         try:
             gpu.synchronize()
         except CudaError:
-            _never_let_go.append(things)
+            _not_closed.append(memory_and_lock)
             return
-    del things[0]
-    things.clear()
+    del memory_and_lock[0]
+    memory_and_lock.clear()
 
 
 # The publisher.
 
 
 class _Published(NamedTuple):
-    """A version of this process: the names that its file can have, the file, and its buffers."""
+    """A version that this process has published, and whose buffers readers may use.
+
+    Attributes:
+        paths: The two names that its file has, one after the other; see `keep_devices`.
+        descriptor: Its file.
+        memories: Its buffers.
+    """
 
     paths: tuple[Path, Path]
     descriptor: int
@@ -170,12 +200,17 @@ class _Published(NamedTuple):
 
 
 _own: "weakref.WeakValueDictionary[bytes, _Memory]" = weakref.WeakValueDictionary()
+"""The buffers that this process has allocated, by their handles."""
+
 _published: list[_Published] = []
 _free: list[_Memory] = []
+"""Allocated buffers that no version uses."""
+
 _looks = threading.Event()
-"""Set while a task looks whether buffers can be used again."""
+"""Set while `_look_around` runs."""
 
 _lock = threading.RLock()
+"""A thread that uses one of these holds it."""
 
 
 def _forget() -> None:
@@ -218,13 +253,9 @@ def copy_to_devices(layout: StateLayout, version: Version, name: str) -> Placed:
 
     for number, piece in enumerate(layout.pieces):
         if piece.device and torch.device(piece.device).type != "cuda":
-            (found, *_) = [
-                name
-                for name, entry in layout.entries.items()
-                if isinstance(entry, Leaf) and entry.block == number
-            ]
+            first = names_of(layout.entries, number)[0]
             raise ShoalValueError(
-                f"publish: {found!r} is on {piece.device}: weights with device_memory=True take "
+                f"publish: {first!r} is on {piece.device}: weights with device_memory=True take "
                 "tensors of CUDA devices and of the CPU"
             )
     why = refusal(torch)
@@ -238,9 +269,9 @@ def copy_to_devices(layout: StateLayout, version: Version, name: str) -> Placed:
             if piece.device == device:
                 places[block] = FilePart(*version, -1 - number), end
                 end = -(-(end + piece.size) // ALIGNMENT) * ALIGNMENT
-        memories.append(_taken(torch.device(device).index or 0, max(1, end), name))
+        memories.append(_take_buffer(torch.device(device).index or 0, max(1, end), name))
     with _lock:
-        _free.clear()  # of other sizes
+        _free.clear()  # the next version will have the sizes of this one
     for number, (part, start) in places.items():
         piece = layout.pieces[number]
         if piece.size:
@@ -261,8 +292,18 @@ def _cannot_share(name: str, why: str) -> WeightsError:
     )
 
 
-def _taken(index: int, nbytes: int, name: str) -> _Memory:
-    """Return a buffer that nobody reads."""
+def _take_buffer(index: int, nbytes: int, name: str) -> _Memory:
+    """Return a free buffer of this size, or allocate one.
+
+    Args:
+        index: The number of the GPU.
+        nbytes: The size.
+        name: The weights, for messages.
+
+    Raises:
+        WeightsError: This process cannot share memory of the GPU.
+        WeightsMemoryError: The GPU has no room.
+    """
     with _lock:
         for memory in _free:
             if (memory.gpu.index, memory.nbytes) == (index, nbytes):
@@ -273,7 +314,7 @@ def _taken(index: int, nbytes: int, name: str) -> _Memory:
     except CudaError as error:
         raise _cannot_share(name, str(error)) from None
     try:
-        address, handle = _allocated(gpu, nbytes)
+        address, handle = _allocate(gpu, nbytes)
     except CudaError as error:
         if not error.is_out_of_memory:
             raise _cannot_share(name, str(error)) from None
@@ -287,7 +328,8 @@ def _taken(index: int, nbytes: int, name: str) -> _Memory:
     return memory
 
 
-def _allocated(gpu: Gpu, nbytes: int) -> tuple[int, bytes]:
+def _allocate(gpu: Gpu, nbytes: int) -> tuple[int, bytes]:
+    """Allocate memory; if the GPU has no room, free what this process does not use, and try again."""
     try:
         return gpu.allocate(nbytes)
     except CudaError as error:
@@ -305,14 +347,14 @@ def _allocated(gpu: Gpu, nbytes: int) -> tuple[int, bytes]:
 def keep_devices(
     file: Path, paths: tuple[Path, Path], memories: Sequence[_Memory]
 ) -> Iterator[None]:
-    """Keep the buffers of a version that becomes visible, as long as anybody may read it.
+    """Keep the buffers of a version until no reader can use them; the block names the version's file.
 
     Args:
         file: The file of the version.
-        paths: The name that it gets now, and the name that it has once it is retired.
+        paths: The name that the block gives the file, and the name of the file of a retired version.
         memories: The buffers.
     """
-    with _lock:  # so that nobody looks before the file has its name
+    with _lock:  # before the file has its name, `release_devices` would take it for a removed one
         if memories:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
             _published.append(_Published(paths, descriptor, memories))
@@ -324,7 +366,7 @@ def keep_devices(
 
 async def _look_around() -> None:
     while _looks.is_set():
-        await asyncio.sleep(timing.TIMING.look_s)  # nothing tells when a reader lets go
+        await asyncio.sleep(timing.TIMING.look_s)  # no event says that a reader has unlocked a file
         await result_from_thread(_look)  # the driver may wait for the GPU before it frees memory
 
 
@@ -338,13 +380,14 @@ def _look() -> None:
 
 
 def release_devices() -> None:
-    """Let buffers that nobody can read be used again."""
+    """Find the buffers that no reader can use any more, and make them free for the next version."""
     with _lock:
         for one in list(_published):
-            # In this order, as a file is renamed from the first name to the second.
+            # A publisher renames the file from the first name to the second, so the first is tested first.
             if any(path.exists() for path in one.paths):
                 continue
-            # Who removed the names knew that nobody reads, unless the folder went with its job.
+            # A publisher removes a name after the last reader has unlocked the file. The end of a job
+            # removes the whole folder, and readers may still have their locks then.
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(one.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 fcntl.flock(one.descriptor, fcntl.LOCK_UN)
@@ -357,7 +400,7 @@ def release_devices() -> None:
 
 
 def owner_of(description: Description) -> DeviceOwner | None:
-    """Return the process that has the buffers of a version; None if it has none."""
+    """Return the publisher of a version that has buffers; None if the version has none."""
     found = description.notes.get(_NOTE)
     return None if found is None else DeviceOwner(*found)
 
@@ -365,18 +408,18 @@ def owner_of(description: Description) -> DeviceOwner | None:
 def open_devices(
     owner: DeviceOwner, version: Version, name: str, lock: memoryview
 ) -> Sequence[Devices]:
-    """Map the buffers of a version.
+    """Open the buffers of a version.
 
     Args:
-        owner: The process that has them.
+        owner: The process that published it.
         version: The version.
         name: The weights, for messages.
-        lock: The memory of the version's file, which holds its lock.
+        lock: The mapped memory of the version's file, which holds the lock of this process.
 
     Raises:
         DependencyError: torch is not installed.
         PeerLostError: The process has ended.
-        WeightsError: This process cannot map them.
+        WeightsError: This process cannot open them.
     """
     owner.check(version)
     what = (
@@ -396,16 +439,17 @@ def open_devices(
         raise WeightsError(f"{what}: {why}")
     try:
         seen = [device_uuid(index) for index in range(torch.cuda.device_count())]
-        return [Devices(_opened(buffer, seen), lock) for buffer in owner.buffers]
+        return [Devices(_open(buffer, seen), lock) for buffer in owner.buffers]
     except (CudaError, TransportError) as error:
         owner.check(version)
         raise WeightsError(f"{what}: {error}") from None
 
 
-def _opened(buffer: tuple[str, bytes, int], seen: list[str]) -> _Memory:
+def _open(buffer: tuple[str, bytes, int], seen: list[str]) -> _Memory:
+    """Open a buffer of `DeviceOwner`, given the UUIDs of the GPUs that this process sees."""
     uuid, handle, nbytes = buffer
     own = _own.get(handle)
-    if own is not None:  # a process cannot map what is its own
+    if own is not None:  # CUDA refuses to open a buffer of the same process
         return own
     gpu = Gpu.of(device_index(uuid, seen))
     return _Memory(gpu, gpu.open(handle), nbytes, handle, gpu.close)

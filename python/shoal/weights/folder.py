@@ -265,27 +265,34 @@ class VersionFolder:
 
     def retire(self, keep: int, newest: Version | None) -> None:
         """Retire versions but for the newest ones, and remove those that nobody needs."""
-        visible = sorted(file for file in self.files() if not file.retired)
+        files = self.files()
+        visible = sorted(file for file in files if not file.retired)
         least = max(1, keep) if newest is not None else keep
-        for file in visible[: max(0, len(visible) - least)]:
+        over = visible[: max(0, len(visible) - least)]
+        for file in over:
             file.path.rename(self.path_of("r", file.version))
-        self.collect()
+        self._collect(self.files() if over else files)
 
-    def collect(self) -> None:
+    def _collect(self, files: list[VersionFile]) -> None:
         """Remove the retired versions that no reader holds and no version names."""
-        retired = [file for file in self.files() if file.retired]
+        retired = [file for file in files if file.retired]
         if not retired:
             return
-        named = self.named()
+        named = self.named(files)
         for file in retired:
             with contextlib.suppress(FileNotFoundError):  # the folder is being removed
                 if file.part not in named and not is_locked(file.path):
                     file.path.unlink()
 
-    def named(self) -> dict[FilePart, list[Version]]:
-        """Return the versions that name each file; those that are retired do not count."""
+    def named(self, there: list[VersionFile] | None = None) -> dict[FilePart, list[Version]]:
+        """Return the versions that name each file; those that are retired do not count.
+
+        Args:
+            there: What `files` has returned; None to look.
+        """
+        there = self.files() if there is None else there
         files_of: dict[Version, tuple[FilePart, ...]] = {}
-        for version in [file.version for file in self.files() if not file.retired]:
+        for version in [file.version for file in there if not file.retired]:
             # Without the publisher's lock a version may be retired meanwhile.
             with contextlib.suppress(FileNotFoundError):
                 known = self._files_of.get(version)

@@ -7,11 +7,12 @@ other types, are pickled. The blocks of a delta that did not change are in files
 """
 
 import ctypes
-import math
+import functools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,15 @@ from shoal.weights.description import (
     Leaf,
     Value,
 )
-from shoal.weights.shards import LocalShard, Shards, is_distributed, local_shard, shard_files
+from shoal.weights.shards import (
+    LocalShard,
+    ShardFile,
+    Shards,
+    dense_strides,
+    is_distributed,
+    local_shard,
+    shard_files,
+)
 from shoal.weights.version import FilePart
 
 if TYPE_CHECKING:
@@ -42,6 +51,7 @@ __all__ = [
     "StateLayout",
     "flattened",
     "keys_of",
+    "was_written",
 ]
 
 ALIGNMENT = 64
@@ -67,7 +77,7 @@ class Piece(NamedTuple):
 
     size: int
     source: Any
-    marks: tuple[Any, ...] | None
+    marks: "tuple[Mark, ...] | None"
     device: str = ""
 
 
@@ -103,13 +113,16 @@ class _Source(NamedTuple):
     @classmethod
     def of(cls, name: str, kind: str, value: Any, dtype: Any, device: str, first: int) -> "_Source":
         """Return the source of a tensor or array with data, whose first element is at `first`."""
-        itemsize = value.itemsize
-        strides = value.stride() if kind == "torch" else value.strides
-        scale = itemsize if kind == "torch" else 1
-        reaches = [s * scale * (n - 1) for s, n in zip(strides, value.shape, strict=True)]
-        nbytes = math.prod(value.shape) * itemsize
-        start = first + sum(reach for reach in reaches if reach < 0)
-        end = first + sum(reach for reach in reaches if reach > 0) + itemsize
+        itemsize, nbytes = value.itemsize, value.nbytes
+        if kind == "torch":
+            strides, scale, is_dense = value.stride(), itemsize, value.is_contiguous()
+        else:
+            strides, scale, is_dense = value.strides, 1, value.flags.c_contiguous
+        start, end = first, first + nbytes
+        if not is_dense:
+            reaches = [s * scale * (n - 1) for s, n in zip(strides, value.shape, strict=True)]
+            start = first + sum(reach for reach in reaches if reach < 0)
+            end = first + sum(reach for reach in reaches if reach > 0) + itemsize
         if not nbytes:
             start = end = first = 0
         return cls(
@@ -124,16 +137,15 @@ class _Source(NamedTuple):
         """Return the leaf of a block in which the elements lie as in the source."""
         return Leaf(self.kind, self.dtype, tuple(self.value.shape), self.strides, block, offset)
 
-    def mark(self) -> Any:
+    def mark(self) -> "Mark | None":
         """Return what changes when a tensor of torch is written to, but not through `.data`."""
-        from torch.multiprocessing.reductions import StorageWeakRef
-
+        if self.kind != "torch":
+            return None
         try:
             written = self.value._version  # noqa: SLF001  (torch has no other name for it)
         except RuntimeError:  # an inference tensor has no version
             return None
-        storage = StorageWeakRef(self.value.untyped_storage())  # type: ignore[no-untyped-call]  # torch has no types for it
-        return Mark(storage, written, self.first)
+        return Mark(_weak_ref_of(self.value.untyped_storage()), written, self.first)
 
 
 class Mark(NamedTuple):
@@ -143,16 +155,44 @@ class Mark(NamedTuple):
     written: int
     first: int
 
-    def is_same(self, other: "Mark") -> bool:
-        """Whether the tensor has not been written to since it had the other mark."""
-        return (
-            not other.storage.expired()
-            and self.storage.cdata == other.storage.cdata
-            and self[1:] == other[1:]
-        )
+
+def was_written(before: tuple[Mark, ...] | None, now: tuple[Mark, ...] | None) -> bool | None:
+    """Return whether a block has been written to since it had the marks `before`.
+
+    None if the marks do not tell: its tensors have other storages now, or there is no mark.
+    """
+    if not before or not now:
+        return None
+    written = False
+    for (storage, count, first), (other, before_count, before_first) in zip(
+        now, before, strict=True
+    ):
+        # As long as a mark refers to a storage, no other one has its address.
+        if storage.cdata != other.cdata:
+            return None
+        written |= count != before_count or first != before_first
+    return written
 
 
-class StateLayout:
+@functools.cache
+def _weak_ref_type() -> Any:
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    return StorageWeakRef
+
+
+def _weak_ref_of(storage: Any) -> Any:
+    return _weak_ref_type()(storage)
+
+
+class Blocks:
+    """The blocks of a state, and what they hold; see `StateLayout`."""
+
+    def __init__(self, pieces: list[Piece], entries: Entries, shards: Sequence[Shards]) -> None:
+        self.pieces, self.entries, self.shards = pieces, entries, shards
+
+
+class StateLayout(Blocks):
     """The blocks of a state, and which parts of the state they hold.
 
     Args:
@@ -196,19 +236,19 @@ class StateLayout:
         self.pieces: list[Piece] = []
         for group in _groups(self._sources):
             self._add(group, found)
-        self.shards = shard_files(shards)
+        self.shards: list[ShardFile] = shard_files(shards)
         number = len(self.pieces)
         for file in self.shards:
             found |= file.leaves(number)
             number += len(file.blocks)
-        self.entries: Entries = {name: entry for name, entry in found.items() if entry is not None}
+        self.entries = {name: entry for name, entry in found.items() if entry is not None}
         self.nbytes = sum(piece.size for piece in self.pieces)
 
     def _add(self, group: list[_Source], found: dict[str, Leaf | Value | None]) -> None:
         """Make a block of sources that share memory, or of one that does not."""
-        block, start = len(self.pieces), min(source.start for source in group)
-        size = max(source.end for source in group) - start
-        only = group[0]
+        block, only = len(self.pieces), group[0]
+        start = only.start  # they are sorted
+        size = max([source.end for source in group]) - start
         dtype = self._cast_of(group)
         copied: Any
         if len(group) == 1 and only.span > only.nbytes:
@@ -228,10 +268,10 @@ class StateLayout:
                 copied = (ctypes.c_ubyte * size).from_address(start) if size else b""
             else:
                 copied = partial(stage, only.value, start) if size else b""
-        marks = None
-        if all(source.kind == "torch" for source in group):
-            found_marks = tuple(source.mark() for source in group)
-            marks = None if None in found_marks else found_marks
+        marks: tuple[Mark, ...] | None = ()
+        for source in group:
+            mark = source.mark()
+            marks = None if marks is None or mark is None else (*marks, mark)
         device = "" if only.device == "cpu" else only.device
         self.pieces.append(Piece(size, copied, marks, device))
 
@@ -258,21 +298,6 @@ class StateLayout:
                 "cast; publish them without dtype="
             )
         return wanted
-
-    def keys(self) -> list[tuple[Any, ...]]:
-        """Return for each block what two versions must have in common to share it."""
-        return _keys([piece.size for piece in self.pieces], self.entries)
-
-
-class Blocks(Protocol):
-    """The blocks of a state, and what they hold; see `StateLayout`."""
-
-    pieces: list[Piece]
-    entries: Entries
-
-    @property
-    def shards(self) -> Sequence[Shards]:
-        """The shards of distributed tensors."""
 
 
 class Placement:
@@ -316,17 +341,15 @@ class Placement:
         self.frame = Frame(description, end)
 
 
-def _keys(sizes: list[int], entries: Mapping[str, Leaf | Value]) -> list[tuple[Any, ...]]:
-    found: list[list[Any]] = [[size] for size in sizes]
+def keys_of(blocks: Sequence[Piece | BlockRange], entries: Entries) -> list[tuple[Any, ...]]:
+    """Return for each block of a state or a version what both must have in common to share it."""
+    found: list[list[Any]] = [[block.size] for block in blocks]
     for name, entry in entries.items():
         if isinstance(entry, Leaf):
-            found[entry.block].append((name, entry._replace(block=0)))
+            kind, dtype, shape, strides, block, offset = entry
+            # The dtype of a record is a list.
+            found[block].append((name, kind, str(dtype), shape, strides, offset))
     return [tuple(key) for key in found]
-
-
-def keys_of(description: Description) -> list[tuple[Any, ...]]:
-    """Return the keys of a version's blocks, as `StateLayout.keys` does."""
-    return _keys([block.size for block in description.blocks], description.entries)
 
 
 def _aligned(offset: int) -> int:
@@ -374,12 +397,12 @@ def _source(name: str, value: Any) -> _Source | None:
     """Return a tensor or an array as a source; None for another value."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        _check_tensor(name, value)
-        tensor = value.detach()
+        _check_tensor(name, value, torch)
+        tensor = value.detach() if value.requires_grad else value
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        return _Source.of(name, "torch", tensor, dtype, str(tensor.device), tensor.data_ptr())
+        device = "cpu" if tensor.is_cpu else str(tensor.device)
+        return _Source.of(name, "torch", tensor, _name_of(tensor.dtype), device, tensor.data_ptr())
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         values = value.view(np.ndarray)
         first = values.__array_interface__["data"][0]
@@ -388,22 +411,18 @@ def _source(name: str, value: Any) -> _Source | None:
     return None
 
 
-def _check_tensor(name: str, tensor: "torch.Tensor") -> None:
-    import torch
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
-    is_wrapper: bool = is_traceable_wrapper_subclass(tensor)
+def _check_tensor(name: str, tensor: "torch.Tensor", torch: ModuleType) -> None:
     if is_distributed(tensor):
         kind = (
             "DTensor, of which this process has a shard (publish it with part=(rank, world_size))"
         )
-    elif is_wrapper:
+    elif type(tensor) is not torch.Tensor and _is_wrapper(tensor):
         kind = type(tensor).__name__
     elif tensor.is_quantized:
         kind = "quantized tensor"
     elif tensor.layout != torch.strided:
         kind = f"tensor of layout {tensor.layout}"
-    elif tensor.device.type == "meta":
+    elif tensor.is_meta:
         kind = "tensor without data, on the device meta"
     elif tensor.numel() and (
         not tensor.data_ptr() or tensor.untyped_storage().nbytes() < _needed(tensor)
@@ -414,11 +433,20 @@ def _check_tensor(name: str, tensor: "torch.Tensor") -> None:
     raise ShoalValueError(f"publish: {name!r} is a {kind}: expected a plain tensor with data")
 
 
+def _is_wrapper(tensor: "torch.Tensor") -> bool:
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    found: bool = is_traceable_wrapper_subclass(tensor)
+    return found
+
+
 def _needed(tensor: "torch.Tensor") -> int:
     """Return the number of bytes that a storage needs for a tensor."""
-    pairs = zip(tensor.stride(), tensor.shape, strict=True)
-    last = tensor.storage_offset() + sum(stride * (length - 1) for stride, length in pairs)
-    return int((last + 1) * tensor.element_size())
+    last = tensor.numel() - 1
+    if not tensor.is_contiguous():
+        pairs = zip(tensor.stride(), tensor.shape, strict=True)
+        last = sum(stride * (length - 1) for stride, length in pairs)
+    return int(tensor.storage_offset() + last + 1) * tensor.element_size()
 
 
 def _groups(sources: list[_Source]) -> Iterator[list[_Source]]:
@@ -435,26 +463,23 @@ def _groups(sources: list[_Source]) -> Iterator[list[_Source]]:
     yield from _together(found)
 
 
-def _together(group: list[_Source]) -> Iterator[list[_Source]]:
+def _together(group: list[_Source]) -> list[list[_Source]]:
     if len(group) < 2:  # noqa: PLR2004  (there is nothing to share memory with)
-        yield from filter(None, [group])
-        return
+        return [group] if group else []
     start = min(source.start for source in group)
     span = max(source.end for source in group) - start
     is_aligned = all((source.first - start) % source.itemsize == 0 for source in group)
     if is_aligned and span <= _SPARSE * sum(source.nbytes for source in group):
-        yield group
-    else:
-        yield from ([source] for source in group)
+        return [group]
+    return [[source] for source in group]
 
 
 def _scattered(source: _Source, block: int, dtype: "torch.dtype | None") -> Leaf:
     """Return the leaf of a source with gaps between its elements, which has none in the file."""
     shape = tuple(source.value.shape)
     unit = 1 if source.kind == "torch" else source.itemsize
-    strides = [unit * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     name = source.dtype if dtype is None else _name_of(dtype)
-    return Leaf(source.kind, name, shape, tuple(strides), block, 0)
+    return Leaf(source.kind, name, shape, dense_strides(shape, unit), block, 0)
 
 
 def _name_of(dtype: "torch.dtype") -> str:

@@ -1,14 +1,16 @@
 """The names of parts of versions that are not published yet; `parts` says what they mean."""
 
+import contextlib
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from shoal.shm.shared_files.names import Key, is_dead
 
 __all__ = [
-    "CompletePart",
-    "PartWriter",
+    "PartFile",
     "VersionPart",
     "complete_parts",
     "part_bytes",
@@ -16,8 +18,7 @@ __all__ = [
     "writers",
 ]
 
-_COMPLETE = re.compile(r"s(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)")
-_SHARED = re.compile(r"u(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)")
+_NAME = re.compile(r"[su](\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)")
 
 
 class VersionPart(NamedTuple):
@@ -37,79 +38,57 @@ class VersionPart(NamedTuple):
         return f"part {self.rank} of {self.size} of version {self.number}"
 
 
-class CompletePart(NamedTuple):
-    """A part that is complete.
+class PartFile(NamedTuple):
+    """A name by which a process has a file with its part, or with the shards of several parts.
 
     Attributes:
-        path: Its file.
-        part: Which part it is.
-        epoch: The epoch of its publisher.
-        process: Its publisher.
-    """
-
-    path: Path
-    part: VersionPart
-    epoch: int
-    process: Key
-
-
-class PartWriter(NamedTuple):
-    """A process that writes a part into a file that it shares with other processes, or has done so.
-
-    Attributes:
-        path: The name that the file has for this process.
-        part: Which part it writes.
+        path: The name.
+        part: Which part the process publishes.
         process: The process.
+        epoch: Its epoch. (In the name of a file of shards, the signature of these.)
     """
 
     path: Path
     part: VersionPart
     process: Key
+    epoch: int
 
 
-def complete_parts(folder: Path) -> list[CompletePart]:
+def _files(folder: Path, kinds: str = "su") -> Iterator[PartFile]:
+    """Yield the names in a folder that begin with one of some letters."""
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(folder):
+            parsed = _NAME.fullmatch(entry.name) if entry.name[0] in kinds else None
+            if parsed:
+                number, size, rank, epoch, *process = map(int, parsed.groups())
+                part, (namespace, pid, started) = VersionPart(number, rank, size), process
+                yield PartFile(Path(entry.path), part, (namespace, pid, started), epoch)
+
+
+def complete_parts(folder: Path) -> list[PartFile]:
     """Return the parts of living processes that are complete."""
-    found = []
-    for path in folder.glob("s*"):
-        parsed = _COMPLETE.fullmatch(path.name)
-        if parsed:
-            number, size, rank, epoch, namespace, pid, started = map(int, parsed.groups())
-            process = namespace, pid, started
-            if not is_dead(process):
-                found.append(CompletePart(path, VersionPart(number, rank, size), epoch, process))
-    return sorted(found, key=lambda complete: complete.part)
+    found = [file for file in _files(folder, "s") if not is_dead(file.process)]
+    return sorted(found, key=lambda file: file.part)
 
 
-def writers(folder: Path, part: VersionPart) -> list[PartWriter]:
+def writers(folder: Path, part: VersionPart) -> list[PartFile]:
     """Return the living processes that write into the shared files of the version of a part."""
-    found = []
-    for path in folder.glob(f"u{part.number}-{part.size}-*"):
-        parsed = _SHARED.fullmatch(path.name)
-        if parsed:
-            number, size, rank, _, namespace, pid, started = map(int, parsed.groups())
-            process = namespace, pid, started
-            if not is_dead(process):
-                found.append(PartWriter(path, VersionPart(number, rank, size), process))
-    return found
+    same = [file for file in _files(folder, "u") if file.part[::2] == part[::2]]
+    return [file for file in same if not is_dead(file.process)]
 
 
 def sweep_parts(folder: Path) -> None:
     """Remove the names of dead processes."""
-    for path in [*folder.glob("s*"), *folder.glob("u*")]:
-        parsed = _COMPLETE.fullmatch(path.name) or _SHARED.fullmatch(path.name)
-        if parsed:
-            namespace, pid, started = map(int, parsed.groups()[-3:])
-            if is_dead((namespace, pid, started)):
-                path.unlink(missing_ok=True)
+    for file in _files(folder):
+        if is_dead(file.process):
+            file.path.unlink(missing_ok=True)
 
 
 def part_bytes(folder: Path) -> int:
     """Return the number of bytes of all parts that are not published."""
     sizes = {}
-    for path in [*folder.glob("s*"), *folder.glob("u*")]:
-        try:
-            found = path.stat()
-        except FileNotFoundError:
-            continue
-        sizes[found.st_ino] = found.st_size
+    for file in _files(folder):
+        with contextlib.suppress(FileNotFoundError):
+            found = file.path.stat()
+            sizes[found.st_ino] = found.st_size
     return sum(sizes.values())

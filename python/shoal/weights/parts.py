@@ -20,11 +20,13 @@ For the processes of other nodes the home's actor does all this (`sent_parts`).
 """
 
 import contextlib
-import mmap
+import math
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from shoal.context import current, describe_self
 from shoal.deadline import Deadline, LongWait
@@ -39,12 +41,11 @@ from shoal.weights.description import (
     Entries,
     Frame,
     Leaf,
-    read,
     read_file,
 )
 from shoal.weights.hashing import digests_of
 from shoal.weights.layout import Blocks, Placement
-from shoal.weights.part_names import CompletePart, VersionPart, complete_parts, writers
+from shoal.weights.part_names import PartFile, VersionPart, complete_parts, writers
 from shoal.weights.shards import Shards
 from shoal.weights.store import Store, write_file
 from shoal.weights.version import FilePart, Version
@@ -229,7 +230,7 @@ def _check_new(store: Store, part: VersionPart, newest: Version | None) -> None:
         )
 
 
-def _publisher(complete: CompletePart) -> str:
+def _publisher(complete: PartFile) -> str:
     who: str = read_file(complete.path).notes["who"][complete.part.rank]
     return who
 
@@ -273,7 +274,7 @@ def _published(store: Store, part: VersionPart, before: Version | None) -> Versi
     return None
 
 
-def _parts_of(store: Store, part: VersionPart) -> list[CompletePart]:
+def _parts_of(store: Store, part: VersionPart) -> list[PartFile]:
     found = complete_parts(store.folder)
     return [one for one in found if one.part[::2] == part[::2]]
 
@@ -364,18 +365,13 @@ class _Merged:
         self._who: dict[int, str] = {}
         self._processes: dict[int, Key] = {}
 
-    def add(self, complete: CompletePart, folder: Path) -> None:
+    def add(self, complete: PartFile, folder: Path) -> None:
         """Add a part.
 
         Raises:
             ShoalValueError: It has a name that another part has.
         """
-        with (
-            complete.path.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
-            memoryview(mapped) as memory,
-        ):
-            description = read(memory)
+        description = read_file(complete.path)
         numbers = [self._file(part, complete, folder) for part in description.files]
         blocks = {}
         for number, block in enumerate(description.blocks):
@@ -402,7 +398,7 @@ class _Merged:
         for name, count in description.notes.get("written", {}).items():
             self._written[name] = self._written.get(name, 0) + count
 
-    def _file(self, part: FilePart, complete: CompletePart, folder: Path) -> int:
+    def _file(self, part: FilePart, complete: PartFile, folder: Path) -> int:
         """Return the number of a file, which several parts may name."""
         known = self._known.get(part) if part.file else None
         if known is None:
@@ -422,9 +418,7 @@ class _Merged:
         """
         for name, count in self._written.items():
             leaf = self._entries[name]
-            whole = 1
-            for length in leaf.shape if isinstance(leaf, Leaf) else ():
-                whole *= length
+            whole = math.prod(leaf.shape) if isinstance(leaf, Leaf) else 1
             if count != whole:
                 raise ShoalValueError(
                     f"publish: the shards of {name!r} have {count} elements together, and the tensor "
@@ -433,13 +427,9 @@ class _Merged:
         notes = {"who": self._who, "processes": self._processes}
         blocks = tuple(self._blocks)
         for number, path in self._shards.items():
-            with (
-                path.open("rb") as file,
-                mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
-                memoryview(mapped) as memory,
-            ):
-                _, start, size = blocks[number]
-                (self._digests[number],) = digests_of([memory[start : start + size]])
+            _, start, size = blocks[number]
+            memory = np.memmap(path, np.uint8, "r")
+            (self._digests[number],) = digests_of([memory[start : start + size]])
         return Description(tuple(self._files), blocks, self._entries, (), notes), self._digests
 
 

@@ -45,7 +45,7 @@ from shoal.weights import timing
 from shoal.weights.copying import gather
 from shoal.weights.description import Entries
 from shoal.weights.hashing import digests_of
-from shoal.weights.layout import Piece, StateLayout
+from shoal.weights.layout import Blocks, Piece, StateLayout
 from shoal.weights.part_names import VersionPart, complete_parts, writers
 from shoal.weights.parts import publish_part
 from shoal.weights.shards import ShardFile
@@ -320,7 +320,11 @@ def _published(store: Store, stream: "_Stream", sent: SentPart) -> Version | Sho
         own.epoch = sent.epoch
         deadline = Deadline(sent.timeout, waited=sent.waited)
         _await_former(own, sent.part, stream, deadline)
-        layout = _Arriving(sent, stream.copy)
+        layout = Blocks(
+            [Piece(size, stream.copy, None) for size in sent.sizes],
+            sent.entries,
+            [_ArrivingShards(shards, stream.copy) for shards in sent.shards],
+        )
         return publish_part(own, layout, sent.part, deadline, checksum=sent.checksum)
     except ShoalError as error:
         return error.with_traceback(None)  # its frames hold messages, which are in memory
@@ -420,15 +424,6 @@ class _Stream:
                 f"{describe_self()}: publish: {self._sent.part}: its bytes have changed on their way"
             )
         return parts
-
-
-class _Arriving:
-    """The blocks of a part that arrives, as those of a state."""
-
-    def __init__(self, sent: SentPart, copy: Callable[[memoryview], None]) -> None:
-        self.pieces = [Piece(size, copy, None) for size in sent.sizes]
-        self.entries = sent.entries
-        self.shards = [_ArrivingShards(shards, copy) for shards in sent.shards]
 
 
 class _ArrivingShards:

@@ -1,6 +1,7 @@
 """Local shards of distributed tensors, which several processes write into one block."""
 
 import itertools
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -14,12 +15,25 @@ from shoal.weights.description import Leaf
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LocalShard", "ShardFile", "Shards", "is_distributed", "local_shard", "shard_files"]
+__all__ = [
+    "LocalShard",
+    "ShardFile",
+    "Shards",
+    "dense_strides",
+    "is_distributed",
+    "local_shard",
+    "shard_files",
+]
 
 _ALIGNMENT = 64
 
 _Run = tuple[int, int]
 """Elements in a row, in one dimension of a whole tensor: the first, and how many."""
+
+
+def dense_strides(shape: tuple[int, ...], unit: int = 1) -> tuple[int, ...]:
+    """Return the strides of a tensor or array without gaps, whose elements are this far apart."""
+    return tuple(unit * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 class LocalShard(NamedTuple):
@@ -210,9 +224,7 @@ class ShardFile:
         self.blocks: list[tuple[int, int]] = []
         end = 0
         for shard in shards:
-            size = shard.dtype.itemsize
-            for length in shard.shape:
-                size *= length
+            size = shard.dtype.itemsize * math.prod(shard.shape)
             self.blocks.append((end, size))
             end = -(-(end + size) // _ALIGNMENT) * _ALIGNMENT
         self.nbytes = max(1, end)
@@ -225,11 +237,8 @@ class ShardFile:
         """Return the leaves of the tensors, whose blocks are numbered from `first` on."""
         found = {}
         for number, shard in enumerate(self._shards):
-            strides = [1] * len(shard.shape)
-            for axis in range(len(shard.shape) - 2, -1, -1):
-                strides[axis] = strides[axis + 1] * max(1, shard.shape[axis + 1])
-            dtype = str(shard.dtype).removeprefix("torch.")
-            found[shard.name] = Leaf("torch", dtype, shard.shape, tuple(strides), first + number, 0)
+            dtype, strides = str(shard.dtype).removeprefix("torch."), dense_strides(shard.shape)
+            found[shard.name] = Leaf("torch", dtype, shard.shape, strides, first + number, 0)
         return found
 
     def counts(self) -> dict[str, int]:

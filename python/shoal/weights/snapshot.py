@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shoal.errors import ShoalValueError, WeightsCorruptError
-from shoal.weights.description import Description, Leaf, OnDevice, view
+from shoal.weights.description import Description, Leaf, OnDevice, names_of, view
 from shoal.weights.device_memory import Devices, owner_of
 from shoal.weights.hashing import digests_of
 from shoal.weights.loading import LoadReport, differing, load
@@ -144,7 +144,7 @@ class Snapshot(Mapping[str, Any]):
             name
             for (number, theirs), ours in zip(promised.items(), found, strict=True)
             if ours != theirs
-            for name in self.description.names_of(number)
+            for name in names_of(self.description.entries, number)
         ]
         if wrong:
             raise WeightsCorruptError(

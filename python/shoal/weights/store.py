@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
@@ -24,21 +24,20 @@ from shoal.shm.shared_files.mapping import copy_into
 from shoal.shm.shared_files.pool import NoRoomError, PayloadFile, Pool
 from shoal.weights import timing
 from shoal.weights.control import ControlPage
+from shoal.weights.description import Description
 from shoal.weights.device_memory import copy_to_devices, keep_devices, release_devices
 from shoal.weights.folder import VersionFolder
 from shoal.weights.hashing import copy_hashed, digests_of
-from shoal.weights.layout import Blocks, Mark, Placement, StateLayout, keys_of
+from shoal.weights.layout import Blocks, Mark, Placement, StateLayout, keys_of, was_written
 from shoal.weights.part_names import part_bytes
 from shoal.weights.version import MOST_IN_EPOCH, FilePart, Version
 
-__all__ = ["Store", "write_file"]
+__all__ = ["HUGE_SHARE", "Store", "write_file"]
 
 Delta = bool | str | Version
 """Which blocks of the newest version a publish may use again; see `Weights.publish`."""
 
-Marks = dict[tuple[Any, ...], tuple[Any, ...]]
-
-_HUGE_SHARE = 0.05
+HUGE_SHARE = 0.05
 """Time that a publish spends on huge pages for its readers, as a share of the copy."""
 
 _MOST_FILES = 16
@@ -49,6 +48,20 @@ _MOST_TIMES = 2
 
 _LEAST = 2**22
 """Bytes of such files that do not matter."""
+
+
+class _OwnVersion(NamedTuple):
+    """A version, and what this process needs for a delta on it.
+
+    Attributes:
+        version: The version.
+        description: What is in it.
+        marks: Of each block, as of `Piece`; none if another process has published the version.
+    """
+
+    version: Version
+    description: Description
+    marks: list[tuple[Mark, ...] | None]
 
 
 class Store(VersionFolder):
@@ -69,7 +82,7 @@ class Store(VersionFolder):
     def _begin(self) -> None:
         self._origin = Origin()
         self.epoch: int | None = None
-        self._marks: tuple[Version | None, Marks] = (None, {})
+        self._own: _OwnVersion | None = None
         self._pool: Pool | None = None
         self._pool_lock = threading.RLock()  # another thread, or a handler, may call `forget`
 
@@ -195,8 +208,11 @@ class Store(VersionFolder):
             finally:
                 self.put_back(file)
             self.epoch = version.epoch
-            self._marks = version, _marks_by_key(layout)
             self.control.note(version)
+            made = tuple(map(digests.get, range(len(layout.pieces))))
+            description = placement.frame.description._replace(digests=made)
+            self._own = _OwnVersion(version, description, [piece.marks for piece in layout.pieces])
+            self._files_of = self._files_of | {version: description.files}
             self.retire(self.control.keep, version)
         return version
 
@@ -211,28 +227,35 @@ class Store(VersionFolder):
             )
         if not delta or newest is None:
             return {}, {}
-        base = self.described(newest)
-        there = {key: number for number, key in enumerate(keys_of(base))}
-        found = {
-            number: there[key] for number, key in enumerate(layout.keys()) if key in there
-        }  # fmt: skip
-        same = self._unwritten(layout, newest) if delta == "counters" else set()
+        own = self._own
+        if own is None or own.version != newest or not self.path_of("v", newest).exists():
+            own = _OwnVersion(newest, self.described(newest), [])
+        base = own.description
+        there = {key: number for number, key in enumerate(keys_of(base.blocks, base.entries))}
+        keys = keys_of(layout.pieces, layout.entries)
+        found = {number: there[key] for number, key in enumerate(keys) if key in there}
+        written: dict[int, bool | None] = {}
+        if delta == "counters" and own.marks:
+            written = {
+                number: was_written(own.marks[other], layout.pieces[number].marks)
+                for number, other in found.items()
+            }
         unknown = [
             number
             for number, other in found.items()
-            if number not in same
+            if written.get(number) is None
             and not callable(layout.pieces[number].source)
             and base.digests[other] is not None
         ]
         hashed = digests_of([layout.pieces[number].source for number in unknown])
-        same |= {
+        same = [number for number in found if written.get(number) is False] + [
             number
             for number, digest in zip(unknown, hashed, strict=True)
             if digest == base.digests[found[number]]
-        }
+        ]
         shared: dict[int, tuple[FilePart, int]] = {}
         digests: dict[int, bytes] = {}
-        for number in same & found.keys():
+        for number in same:
             block, digest = base.blocks[found[number]], base.digests[found[number]]
             shared[number] = base.files[block.file], block.start
             if digest is not None:
@@ -259,18 +282,6 @@ class Store(VersionFolder):
         with contextlib.suppress(WeightsClosed):
             self.check()
         return self._pool is None
-
-    def _unwritten(self, layout: StateLayout, newest: Version) -> set[int]:
-        """Return the blocks that were not written to since this process published the newest."""
-        version, marks = self._marks
-        if version != newest:
-            return set()
-        found = set()
-        for number, key in enumerate(layout.keys()):
-            before, now = marks.get(key), layout.pieces[number].marks
-            if before and now and all(map(Mark.is_same, now, before)):
-                found.add(number)
-        return found
 
     def _next(self, newest: Version | None, number: int | None) -> Version:
         epoch = self.next_epoch(newest, {self.epoch})
@@ -397,13 +408,5 @@ def write_file(
             copy_into(memory, [(starts[number], source) for number, _, source in parts])
         copy_into(memory, placement.frame.parts(digests))
 
-    file.fill(copy, _HUGE_SHARE)
+    file.fill(copy, HUGE_SHARE)
     file.nbytes = placement.frame.nbytes
-
-
-def _marks_by_key(layout: StateLayout) -> Marks:
-    return {
-        key: piece.marks
-        for key, piece in zip(layout.keys(), layout.pieces, strict=True)
-        if piece.marks
-    }

@@ -17,12 +17,11 @@ from shoal.errors import WeightsCorruptError, WeightsError
 from shoal.queues.protocol import ONE
 from shoal.shm.shared_files.mapping import copy_into
 from shoal.weights import timing
-from shoal.weights.description import Entries
-from shoal.weights.hashing import digests_of
-from shoal.weights.layout import Piece, Placement
-from shoal.weights.shards import ShardFile
+from shoal.weights.description import Entries, names_of
+from shoal.weights.hashing import PIECE, copy_pieces, digest_of_pieces
+from shoal.weights.layout import Blocks, Piece, Placement
 from shoal.weights.snapshot import Snapshot
-from shoal.weights.store import Store
+from shoal.weights.store import HUGE_SHARE, Store
 from shoal.weights.version import FilePart, Version
 
 __all__ = [
@@ -43,8 +42,8 @@ ASKS = "asks"
 ANSWER = ONE._replace(again=False)
 """A message of an answer: if the process that was asked has died, the next one knows nothing of it."""
 
-_MESSAGE = 8 * 2**20
-"""Maximum number of bytes of a message."""
+_MESSAGE = 4 * PIECE
+"""Maximum number of bytes of a message, whose pieces the receiver hashes."""
 
 
 class SourceQueues(Protocol):
@@ -165,12 +164,12 @@ def receive(store: Store, messages: Iterator[Any]) -> Version:
         if newest is not None and newest >= head.version:
             return newest
         shared = _shared(store, newest, head)
-        layout = _Arriving(head)
+        layout = Blocks([Piece(size, b"", None) for size in head.sizes], head.entries, [])
         placement = Placement(layout, FilePart(*head.version), shared)
         store.retire(store.control.keep - 1, newest)
         file = store.take_file(placement.frame.nbytes)
         try:
-            file.fill(_copier(head, placement, messages))
+            file.fill(_copier(head, placement, messages), HUGE_SHARE)
             file.nbytes = placement.frame.nbytes
             os.link(file.path, store.path_of("v", head.version))
         finally:
@@ -178,15 +177,6 @@ def receive(store: Store, messages: Iterator[Any]) -> Version:
         store.control.note(head.version)
         store.retire(store.control.keep, head.version)
     return head.version
-
-
-class _Arriving:
-    """The blocks of a version that arrives, as those of a state."""
-
-    def __init__(self, head: Head) -> None:
-        self.pieces = [Piece(size, b"", None) for size in head.sizes]
-        self.entries = head.entries
-        self.shards: list[ShardFile] = []
 
 
 def _shared(store: Store, newest: Version | None, head: Head) -> dict[int, tuple[FilePart, int]]:
@@ -220,26 +210,29 @@ def _copier(
 
     def copy(memory: memoryview) -> None:
         left = sum(head.sizes[number] for number in head.sent)
+        pieces: dict[int, list[bytes]] = {}
         while left > 0:
-            parts = next(messages)
-            copy_into(memory, [(starts[number] + at, part) for number, at, part in parts])
-            left -= sum(part.nbytes for _, _, part in parts)
-        checked = [number for number in head.sent if head.digests[number] is not None]
-        found = digests_of(
-            [memory[starts[number] : starts[number] + head.sizes[number]] for number in checked]
-        )
-        for number, digest in zip(checked, found, strict=True):
-            if digest != head.digests[number]:
-                names = [
-                    name
-                    for name, entry in head.entries.items()
-                    if getattr(entry, "block", None) == number
-                ]
+            plain, hashed = [], []
+            for number, at, part in next(messages):
+                start = starts[number] + at
+                if head.digests[number] is None:
+                    plain.append((start, part))
+                else:
+                    target = memory[start : start + part.nbytes]
+                    hashed.append((number, target, part))
+                left -= part.nbytes
+            copy_into(memory, plain)
+            # Here, because the next message is received meanwhile.
+            made = copy_pieces([(target, part) for _, target, part in hashed])
+            for (number, _, _), digests in zip(hashed, made, strict=True):
+                pieces.setdefault(number, []).extend(digests)
+        for number, digests in pieces.items():
+            if digest_of_pieces(digests) != head.digests[number]:
+                names = ", ".join(map(repr, names_of(head.entries, number)))
                 raise WeightsCorruptError(
-                    f"version {head.version}: the bytes of {', '.join(map(repr, names))} have changed "
-                    "on their way"
+                    f"version {head.version}: the bytes of {names} have changed on their way"
                 )
-        made = {number: digest for number, digest in enumerate(head.digests) if digest is not None}
-        copy_into(memory, placement.frame.parts(made))
+        kept = {number: digest for number, digest in enumerate(head.digests) if digest is not None}
+        copy_into(memory, placement.frame.parts(kept))
 
     return copy

@@ -10,7 +10,9 @@ tell whether the process in a name is dead, and only such a process removes the 
 """
 
 import contextlib
+import os
 import re
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,13 +88,12 @@ def sweep(folder: str) -> list[str]:
         The paths that were removed.
     """
     try:
-        paths = sorted(Path(folder).iterdir())
+        found = [(parse(entry.name), entry.path) for entry in os.scandir(folder)]
     except FileNotFoundError:
         return []
     removed = []
-    dead: dict[Key, bool] = {}
-    for path in paths:
-        parsed = parse(path.name)
+    dead: dict[Key, bool] = {key_of(own_process()): False}
+    for parsed, path in sorted(found, key=itemgetter(1)):
         if parsed is None:
             continue
         owner = parsed.writer if isinstance(parsed, FileName) else parsed.reader
@@ -100,6 +101,6 @@ def sweep(folder: str) -> list[str]:
             dead[owner] = is_dead(owner)
         if dead[owner]:
             with contextlib.suppress(FileNotFoundError):
-                path.unlink()
-                removed.append(str(path))
+                Path(path).unlink()
+                removed.append(path)
     return removed

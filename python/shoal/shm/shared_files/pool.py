@@ -61,6 +61,7 @@ class PayloadFile:
         self.capacity = capacity
         self.nbytes = 0
         self._huge = 0  # up to this offset, the file has been put in huge pages where possible
+        self._spare_s = 0.0  # time that may go into further ones; negative if one took longer
         self.links: dict[str, ProcessId] = {}
         self.used = time.monotonic()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -82,20 +83,22 @@ class PayloadFile:
     def fill(self, copy: Callable[[memoryview], None], share: float = 1.0) -> None:
         """Let a function copy into the memory, then spend some time on making huge pages.
 
-        The kernel may need far longer than the copy to find huge pages, so a large file gets them
-        over several writes.
+        The kernel may need far longer than the copy to find huge pages, even for one of them. So a large
+        file gets them over several writes, and none in some writes after one that took long.
 
         Args:
             copy: Copies into the memory of the file.
-            share: Maximum time for huge pages, as a share of the time of the copy.
+            share: Time for huge pages, as a share of the time of all copies.
         """
         start = time.monotonic()
         copy(self.memory)
         now = time.monotonic()
-        end = now + share * (now - start)
-        while self._huge + HUGE_PAGE <= self.capacity and time.monotonic() < end:
+        self._spare_s += share * (now - start)
+        while self._huge + HUGE_PAGE <= self.capacity and self._spare_s > 0:
             worth = use_huge_page(self.memory, self._huge)
             self._huge = self._huge + HUGE_PAGE if worth else self.capacity
+            start, now = now, time.monotonic()
+            self._spare_s -= now - start
 
     def is_idle(self) -> bool:
         """Whether no reader can see the file. The order of the tests matters; see `payloads`."""
