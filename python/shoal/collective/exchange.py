@@ -11,7 +11,6 @@ from shoal.collective.broadcast import Broadcasts
 from shoal.collective.broadcast_plan import expand, own_group, source
 from shoal.collective.inbox import NOT_YET, Inbox
 from shoal.collective.message import (
-    PLAIN,
     Accept,
     Received,
     envelope,
@@ -100,10 +99,10 @@ class Exchange:
         if options is not None:
             _check_options(options)
             outbox.heed(options)
-        if type(object) in PLAIN and piggyback_payload is None:
-            message = object
-        else:
+        if type(object) is tuple or piggyback_payload is not None:
             message = envelope(sendable(object), piggyback_payload)
+        else:
+            message = object
         if not async_op:
             if not outbox.offer(message, LOOK_S if timeout is None else 0.0):
                 outbox.send(message, Deadline(timeout))

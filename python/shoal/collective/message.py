@@ -17,7 +17,6 @@ __all__ = [
     "BUFFERS",
     "CARRIER",
     "FRAMES",
-    "PLAIN",
     "Accept",
     "Facts",
     "Received",
@@ -49,9 +48,6 @@ FRAMES = "frames"
 """Kind of an envelope after which frames of `torch` announce the messages."""
 CARRIER = "carrier"
 """Kind of an envelope whose tensors come through a carrier."""
-
-PLAIN = frozenset({bytes, bytearray, str, int, float, bool, complex, type(None)})
-"""Types whose objects need no check before they are sent."""
 
 _FILLED_BY_ONE = 4 * 1024 * 1024
 """Copy tensors of at most this many bytes in one thread."""
