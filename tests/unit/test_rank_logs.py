@@ -239,8 +239,10 @@ class Far(OtherNode):
         super().__init__(names, lambda *_: log, LOG, "far", "node 1 (lab, 10.0.0.2)")
         self.here = folder
         self.errors = []
+        self.asked = 0
 
     def ask(self, wanted, _deadline):
+        self.asked += 1
         if self.errors:
             raise self.errors.pop()
         return read_new(wanted, self.here)
@@ -266,6 +268,40 @@ def test_a_node_that_does_not_answer_is_one_warning_and_is_read_later(folder, lo
     assert log.path.read_text() == "one\ntwo\nthree\n"
     # One for each time that it was lost.
     assert caplog.text.count("the logs of node 1 (lab, 10.0.0.2) cannot be read at present") == 2
+
+
+def test_a_node_whose_first_answer_is_slow_is_asked_again_at_once(folder, log, caplog):
+    node = Far(folder, log)
+    announce(folder / list_name("job", "far"), 1, Position("w.out"))
+    append(folder / "w.out", "one\n")
+    node.errors = [ShoalTimeoutError("no answer within 10 s")] * 2
+    node.copy(None)
+    node.copy(None)
+    assert caplog.text == ""
+    node.copy(None)
+    assert log.path.read_text() == "one\n"
+
+
+@pytest.mark.parametrize(("answers", "warnings"), [(0, 1), (1, 2)])
+def test_a_silent_node_is_a_warning_in_the_last_pass(folder, log, caplog, answers, warnings):
+    node = Far(folder, log)
+    for _ in range(answers):
+        node.copy(None)
+    node.errors = [ShoalTimeoutError("no answer within 10 s")] * 2
+    node.copy(None)
+    node.copy(10.0)
+    assert caplog.text.count("cannot be read at present") == warnings
+
+
+def test_a_pass_reads_files_again_only_after_a_full_piece(folder, log):
+    node = Far(folder, log)
+    announce(folder / list_name("job", "far"), 1, Position("w.out"))
+    (folder / "w.out").write_bytes(b"x" * (3 << 20))
+    node.copy(None)  # the list, and then three full pieces
+    assert (log.path.stat().st_size, node.asked) == (3 << 20, 5)
+    append(folder / "w.out", "a line\n")
+    node.copy(None)
+    assert node.asked == 6
 
 
 def test_a_file_that_was_rotated_is_read_to_its_end(folder):

@@ -10,7 +10,7 @@ import ray
 
 from shoal.bootstrap.output import Position, find_output
 
-__all__ = ["Found", "LogReader", "logs_folder", "read_new"]
+__all__ = ["Found", "LogReader", "is_full", "logs_folder", "read_new"]
 
 _PIECE = 1 << 20
 _MOST = 8 << 20
@@ -50,6 +50,12 @@ def read_new(wanted: Sequence[Position], folder: Path) -> Found:
         if left <= 0:
             break
     return found
+
+
+def is_full(found: Found) -> bool:
+    """Whether an answer ends where it has to, so that there is probably more."""
+    sizes = [len(data) for _, data, _ in found]
+    return max(sizes, default=0) >= _PIECE or sum(sizes) >= _MOST
 
 
 def _pieces(path: Path, position: Position) -> Iterator[tuple[bytes, Position]]:

@@ -16,10 +16,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shoal._ray import get
 from shoal.bootstrap.output import Position
 from shoal.cluster import timing
-from shoal.cluster.log_files import Found, LogReader, read_new
+from shoal.cluster.log_files import Found, LogReader, is_full, read_new
 from shoal.cluster.rank_log import RankLog
 from shoal.deadline import Deadline
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, ShoalTimeoutError
 
 __all__ = ["LogNode", "OtherNode"]
 
@@ -96,7 +96,8 @@ class LogNode:
             for index, data, after in found:
                 files[index].position = after
                 files[index].take(data)
-            if not found:
+            # The list is the first file: its new lines name files to read.
+            if not is_full(found) and all(index for index, _, _ in found):
                 return
 
     def _read(self, wanted: list[Position], last: Deadline | None) -> Found:
@@ -111,7 +112,8 @@ class LogNode:
 class OtherNode(LogNode):
     """The files of another node, which an actor there reads.
 
-    A node that does not answer is left alone for a while, but not in the last pass.
+    A node that does not answer is left alone for a while, but not in the last pass, and not before
+    its first answer: the start of its actor may take longer than an answer.
 
     Args:
         list_name: The name of the list.
@@ -133,6 +135,7 @@ class OtherNode(LogNode):
         self._node_id = node_id
         self._name = name
         self._actor: Any = None
+        self._has_answered = False
         self._is_lost = False
         self._quiet_until = 0.0
 
@@ -142,7 +145,10 @@ class OtherNode(LogNode):
         try:
             found = self.ask(wanted, last or Deadline(timing.TIMING.logs_answer_s))
         except (ShoalError, RayError) as error:
-            if not self._is_lost:
+            starts = not self._has_answered and isinstance(error, ShoalTimeoutError)
+            if last is None and starts:
+                return []
+            if last is not None or not self._is_lost:
                 self._logger.warning(
                     "the logs of %s cannot be read at present, and miss what follows: %s",
                     self._name, error,
@@ -150,7 +156,7 @@ class OtherNode(LogNode):
             self._is_lost = True
             self._quiet_until = time.monotonic() + timing.TIMING.logs_again_s
             return []
-        self._is_lost, self._quiet_until = False, 0.0
+        self._has_answered, self._is_lost, self._quiet_until = True, False, 0.0
         return found
 
     def ask(self, wanted: list[Position], deadline: Deadline) -> Found:
