@@ -22,7 +22,7 @@ from shoal.ports import hold_port
 from shoal.process import ProcessId, own_process
 from shoal.state import hide_process, show_process
 from shoal.testing import StalledError, local_cluster
-from shoal.worker import DeviceLock, PortLock
+from shoal.worker import DeviceLock, PortLock, lock
 from support.processes import in_a_child, until
 from support.state_pages import states
 
@@ -253,6 +253,50 @@ def test_devices_that_arrive_with_a_cancellation_are_given_back(cluster):
     group = launch(cluster, AsyncLocks)
     on(group, 0).cancel_when_granted().wait()
     until(lambda: is_free(group, 1))
+
+
+@pytest.mark.parametrize("cls", [Locks, AsyncLocks])
+def test_a_take_that_was_late_is_not_cancelled_as_well(cluster, cls):
+    group = launch(cluster, cls)
+    on(group, 0).take().wait()
+    for timeout in (0, 0.1):
+        with pytest.raises(ShoalTimeoutError, match="not granted within"):
+            on(group, 1).take(timeout=timeout).wait()
+    assert not is_free(group, 1)  # a cancellation would have arrived before
+    assert DeviceLockManager.get_proxy()._manager._cancelled == {}
+
+
+@pytest.mark.parametrize("cls", [Locks, AsyncLocks])
+def test_a_take_that_fails_after_the_grant_is_ended(cluster, cls, monkeypatch):
+    group = launch(cluster, cls)
+
+    def fail(_):
+        monkeypatch.undo()
+        raise KeyError("on the way")
+
+    monkeypatch.setattr(lock, "hold_devices", fail)
+    with pytest.raises(KeyError, match="on the way"):
+        on(group, 0).take().wait()
+    assert is_free(group, 1)
+    with pytest.raises(LockError, match="Lock is not acquired"):
+        on(group, 0).give().wait()
+
+
+@pytest.mark.parametrize("cls", [Locks, AsyncLocks])
+def test_a_release_that_fails_can_be_repeated(cluster, cls, monkeypatch):
+    group = launch(cluster, cls)
+    on(group, 0).take().wait()
+
+    async def late(*_, **__):
+        monkeypatch.undo()
+        raise ShoalTimeoutError("an error on the way")
+
+    monkeypatch.setattr(DeviceLockManager, "release_devices", late)
+    with pytest.raises(ShoalTimeoutError, match="on the way"):
+        on(group, 0).give().wait()
+    assert not is_free(group, 1)
+    on(group, 0).give().wait()
+    assert is_free(group, 1)
 
 
 def test_a_blocking_take_in_an_event_loop_is_warned_of(cluster, caplog):

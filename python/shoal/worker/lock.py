@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from shoal._ray import aget
 from shoal.context import describe_self
@@ -28,6 +28,8 @@ from shoal.worker import timing
 __all__ = ["DeviceLock", "PortLock"]
 
 _log = logging.getLogger("shoal")
+
+_Call = concurrent.futures.Future[Any]
 
 _ATTEMPTS = 10_000
 
@@ -90,19 +92,23 @@ class DeviceLock:
 
         Raises:
             LockError: The lock is not acquired.
+            ShoalTimeoutError: The manager did not answer: the release can be repeated, and is a
+                `LockError` if it has arrived.
         """
         devices = self._devices("unlock")
         if devices:
-            manager, number = DeviceLockManager.get_proxy(), self._last_take()
-            manager.release_devices(self._address, devices, number=number)
+            manager = DeviceLockManager.get_proxy()
+            with self._ending_take() as number:
+                manager.release_devices(self._address, devices, number=number)
 
     async def async_release(self) -> None:
         """Same as `release`, in an event loop."""
         devices = self._devices("unlock")
         if devices:
-            manager, number = DeviceLockManager.get_proxy(), self._last_take()
-            call = manager.begin_call("release_devices", self._address, devices, number=number)
-            await _answer(call, Deadline(None), f"releasing the lock of {show_devices(devices)}")
+            manager, what = DeviceLockManager.get_proxy(), show_devices(devices)
+            with self._ending_take() as number:
+                call = manager.begin_call("release_devices", self._address, devices, number=number)
+                await _answer(call, Deadline(None), f"releasing the lock of {what}")
 
     def release_all(self) -> None:
         """End all takes."""
@@ -135,40 +141,70 @@ class DeviceLock:
         devices: list[int] = self._worker.worker_info.available_accelerators
         return devices
 
-    def _last_take(self) -> int:
+    @contextmanager
+    def _ending_take(self) -> Iterator[int]:
+        """End the last take; the block tells the manager, and the take stays if that fails."""
         with self._lock:
-            try:
-                number = self._takes.pop()
-            except IndexError:
+            if not self._takes:
                 raise LockError(
                     f"Lock is not acquired. {self._address.get_name()} has released it as often as it "
                     "has taken it"
-                ) from None
+                )
+            number = self._takes[-1]
+            self._uncount(number)
+        try:
+            yield number
+        except LockError:  # the manager does not know the take
+            raise
+        except (ShoalError, RayError):
+            self._count(number)
+            raise
+
+    def _count(self, number: int) -> None:
+        with self._lock:
+            self._takes.append(number)
+            if len(self._takes) == 1:
+                hold_devices(self._worker.worker_info.available_accelerators)
+
+    def _uncount(self, number: int) -> None:
+        """Forget a take, if it was counted; the caller has the lock of the takes."""
+        if number in self._takes:
+            self._takes.remove(number)
             if not self._takes:
                 hold_devices(())
-        return number
 
     @contextmanager
     def _taking(self, timeout: float | None, *, logs: bool) -> Iterator[AsyncWork]:
         """Ask for the devices; the block waits for them, and has not taken them if it raises."""
         manager, number = DeviceLockManager.get_proxy(), next(_numbers)
-        work = AsyncWork(what=f"the lock of {show_devices(self._devices('lock'))}")
+        devices = self._devices("lock")
+        work = AsyncWork(what=f"the lock of {show_devices(devices)}")
         work.operation, work.deadline = "lock", Deadline(timeout)
-        start(self._ask(manager, number, work, logs), lambda _: None, future=work.future)
+        call: _Call | None = None
         try:
+            call = manager.begin_call(
+                "acquire_devices",
+                self._address,
+                devices,
+                number=number,
+                timeout=work.deadline.timeout,
+            )
+            start(self._ask(manager, number, work, call, logs), lambda _: None, future=work.future)
             yield work
+            self._count(number)
         except BaseException:
             work.cancel()
-            # The request may wait, may have been granted, or may arrive later.
-            with suppress(ShoalError, RayError):  # the manager has ended, and the lock with it
-                manager.begin_call("cancel_acquire", self._address, number)
+            if not _was_refused(call):
+                # The request may wait, may have been granted, or may arrive later.
+                with suppress(ShoalError, RayError):  # the manager has ended, and the lock with it
+                    manager.begin_call("cancel_acquire", self._address, number)
+            with self._lock:
+                self._uncount(number)
             raise
-        with self._lock:
-            if not self._takes:
-                hold_devices(self._worker.worker_info.available_accelerators)
-            self._takes.append(number)
 
-    async def _ask(self, manager: Any, number: int, work: AsyncWork, logs: bool) -> None:
+    async def _ask(
+        self, manager: Any, number: int, work: AsyncWork, call: _Call, logs: bool
+    ) -> None:
         """Wait for the devices, and keep the work's description up to date meanwhile."""
         what, deadline = work.what, work.deadline or Deadline(None)
         # The page shows the wait for the work.
@@ -177,10 +213,6 @@ class DeviceLock:
             deadline,
             operation="",
             peers=lambda: work.peers,
-        )
-        asked = (self._address, self._devices("lock"))
-        call = manager.begin_call(
-            "acquire_devices", *asked, number=number, timeout=deadline.timeout
         )
         granted = asyncio.wrap_future(call)
         pause = timing.TIMING.first_look_s
@@ -275,6 +307,16 @@ async def _answer(
     if isinstance(ended, concurrent.futures.Future):
         ended = asyncio.wrap_future(ended)
     return await aget(ended, deadline, lambda: what, DeviceLockManager.MANAGER_NAME)
+
+
+def _was_refused(call: _Call | None) -> bool:
+    """Whether the manager has answered a call with an error."""
+    return (
+        call is not None
+        and call.done()
+        and not call.cancelled()
+        and isinstance(call.exception(), (ShoalError, RayTaskError))
+    )
 
 
 def _in_event_loop() -> bool:
