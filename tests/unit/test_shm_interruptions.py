@@ -111,6 +111,20 @@ def test_messages_of_an_interrupted_get_outlive_the_object_of_their_queue(sessio
 
 
 @pytest.mark.usefixtures("interrupted_once")
+def test_a_closed_session_keeps_no_memory_of_an_interrupted_get(session):
+    second = type(session).attach(session.token)
+    queue = second.queue("k")
+    queue.put_many([b"x" * LARGE, Interrupted(1)])
+    with pytest.raises(KeyboardInterrupt):
+        queue.get_many(2)
+    second.close()
+    rest = session.queue("k")
+    assert [rest.get() for _ in range(rest.qsize())] in ([], [b"x" * LARGE, 1])
+    gc.collect()
+    assert session.stats()["bytes_in_use"] == 0
+
+
+@pytest.mark.usefixtures("interrupted_once")
 def test_an_interrupted_lease_is_a_lease_still(session, queue):
     queue.put(Interrupted(1))
     with pytest.raises(KeyboardInterrupt):

@@ -9,6 +9,7 @@ are any, and fails those with dead peers or passed deadlines.
 import asyncio
 import itertools
 import logging
+import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -74,6 +75,13 @@ class PeerWait(LongWait):
             self._awaited = tuple(peers)
             self._end()  # the next tick records the new ones
             self.hide()
+
+    def step(self, at_most: float = math.inf) -> float:
+        """Seconds to wait before `tick` is called again: also when the wait is to be recorded."""
+        if self._number is None:
+            left = _NOTE_AFTER_S - (self.deadline.elapsed - self._begun)
+            at_most = min(at_most, max(0.0, left))
+        return super().step(at_most)
 
     def tick(self) -> None:
         """Record a wait that has become long, and log the line that is due, if any."""

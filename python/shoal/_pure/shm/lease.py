@@ -62,13 +62,14 @@ class Lease:
         self._finish("give_back")
 
     def _finish(self, op: str) -> None:
-        if self._end is None:
+        end = self._end
+        if end is None:
             return
         if os.getpid() != self._pid:
             raise ShoalValueError(
                 f"{op}: the message was leased by process {self._pid}, not by this one"
             )
-        self._end(op)
+        end(op)
         self._ended, self._end = op, None
 
 

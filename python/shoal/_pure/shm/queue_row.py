@@ -167,6 +167,7 @@ class QueueRow(NamedTuple):
         """
         member, rows = self.member, dict[int, sqlite3.Row]()
         loans: list[weakref.finalize[..., Any]] = []
+        held: list[Memory] = []  # freed memory cannot be put back after an interruption
 
         results, spoilt = list[Any](), dict[int, ChannelDecodeError]()
         try:
@@ -175,6 +176,7 @@ class QueueRow(NamedTuple):
                 try:
                     memory = _bytes_of(row)
                     if isinstance(memory, Memory) and state == LOANED:
+                        held.append(memory)
                         loans.append(weakref.finalize(memory, member.forget, row["id"]))
                         loans[-1].atexit = False  # the end of the process releases all at once
                     results.append(made(row, memory))

@@ -30,6 +30,16 @@ impl InterruptedGets {
         self.any.store(true, Ordering::Relaxed);
     }
 
+    /// Releases all messages: no object of the session is left that could return them.
+    #[cold]
+    pub(super) fn release(&self) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let released = std::mem::take(&mut *all);
+        self.any.store(false, Ordering::Relaxed);
+        drop(all);
+        drop(released);
+    }
+
     /// Removes and returns the first messages of a queue, up to `most`; None if there are none.
     #[inline]
     pub(super) fn take(&self, key: &[u8], most: usize, keep: Keep) -> Option<TakenBatch> {

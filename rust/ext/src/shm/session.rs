@@ -89,8 +89,9 @@ impl PyShmSession {
         if self.closed.swap(true, Ordering::SeqCst) {
             return None;
         }
-        let session = &self.joined.here()?.session;
-        session.release().then_some(session)
+        let joined = self.joined.here()?;
+        joined.interrupted.release();
+        joined.session.release().then_some(&joined.session)
     }
 }
 
