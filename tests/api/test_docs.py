@@ -477,5 +477,5 @@ def test_communication_shows_the_line_of_a_cycle_that_is_logged():
             time.sleep(1.1)  # a shorter wait is not recorded
             for wait in waits:
                 wait.tick()
-            line = f"{waits[0]._sentence()}: waiting for 10 s (limit 10800 s)"
+            line = f"{waits[0].describe()}: waiting for 10 s (limit 10800 s)"
     assert line in guide("communication").splitlines()

@@ -42,7 +42,10 @@ def cost_of_peers(me, number, async_op):
     end = time.monotonic() + 10
     while count("/proc/self/task") > before[1] + 1 and time.monotonic() < end:
         time.sleep(0.05)  # a thread that looked up a peer has finished but still exists
-    return count("/proc/self/task") - before[1], count("/proc/self/fd") - before[2]
+    found = count("/proc/self/task") - before[1], count("/proc/self/fd") - before[2]
+    for each in (warm, *peers):
+        each.close()
+    return found
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any, Self
 from ray.exceptions import RayError, RayTaskError
 
 from shoal._ray import aget
+from shoal.bootstrap.host import release_at_end
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import LockError, ShoalError, ShoalTimeoutError
@@ -57,6 +58,7 @@ class DeviceLock:
         self._origin = Origin(f"the device lock of {name}")
         self._lock = threading.Lock()
         self._takes: list[int] = []
+        release_at_end(self._release_all)
 
     def acquire(self, *, timeout: float | None = None) -> None:
         """Wait until the worker has its accelerators.
@@ -110,7 +112,7 @@ class DeviceLock:
                 call = manager.begin_call("release_devices", self._address, devices, number=number)
                 await _answer(call, Deadline(None), f"releasing the lock of {what}")
 
-    def release_all(self) -> None:
+    def _release_all(self) -> None:
         """End all takes."""
         while self._takes:
             self.release()

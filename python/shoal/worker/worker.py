@@ -152,7 +152,6 @@ class Worker(RoutedCalls, MadeByInit, metaclass=WorkerMeta):
             group=os.environ.get("GROUP_NAME", "") if self._is_ray_actor else "",
         )
         self._device_lock = DeviceLock(self)
-        release_at_end(self._device_lock.release_all)
         self._port_lock = PortLock(self)
         self._worker_info.node_port = self.acquire_free_port()
         self._collective = Collective(self)
