@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import tempfile
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -142,6 +144,56 @@ def test_another_process_sends_when_the_one_that_sent_is_killed(server, path):
     assert server.calls > 0
 
 
+@pytest.mark.parametrize("error", [ValueError, ShoalTimeoutError])
+def test_a_process_that_cannot_reach_the_manager_lets_others_send(
+    server, path, tmp_path, timing, error
+):
+    timing("tracing", lost_s=0.1)
+    tried = tmp_path / "tried"
+
+    def cannot_connect():
+        tried.touch()
+        raise error("no way")
+
+    def fails():
+        use(Recorder(TOKEN, cannot_connect))
+        Tracer.trace_begin("of a child")
+        signal.pause()
+
+    child = fork(fails)
+    until(tried.exists)  # it has the lock
+    Tracer.trace_begin("mine")
+    until(lambda: sorted(names(path)) == ["mine", "of a child"])
+    assert len(files()) == 2
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_a_process_may_trace_a_job_again(server, path, tmp_path):
+    go = tmp_path / "go"
+
+    def sends():
+        until(go.exists)
+        use(Recorder(TOKEN, lambda: server))
+        Tracer.trace_begin("of a child")
+        signal.pause()
+
+    child = fork(sends)
+    for name in "ab":  # nobody sends yet: the first ring stays
+        use(Recorder(TOKEN, None))
+        Tracer.trace_begin(name)
+    go.touch()
+    until(lambda: sorted(names(path)) == ["a", "b", "of a child"])
+    until(lambda: recording.sink()._spool.is_empty)
+    use(Recorder(TOKEN, None))  # removes the second ring, which the child has open
+    Tracer.trace_begin("c")
+    until(lambda: names(path)[3:] == ["c"])
+    maps = Path(f"/proc/{child}/maps")
+    until(lambda: not re.search(f"{tmp_path}/.*deleted", maps.read_text()))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
 def test_the_end_of_a_job_collects_what_is_left_on_the_node(server, path):
     use(Recorder(TOKEN, None))
     os.waitpid(fork(lambda: Tracer.trace_begin("last")), 0)
@@ -254,7 +306,7 @@ def test_settling_takes_longer_with_other_nodes(server, timing):
 
 def test_folders_of_dead_jobs_are_removed_later(server):
     folder = make_folder("old-job")
-    (folder / "999999-1").touch()
+    (folder / "999999-1-0").touch()
     make_folder("second-job")
     assert folder.exists()
     os.utime(folder, (0, 0))

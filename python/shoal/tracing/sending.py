@@ -6,6 +6,7 @@ have no connection, and of those that are dead. If it ends or dies, another one 
 
 import fcntl
 import hashlib
+import itertools
 import logging
 import os
 import re
@@ -20,7 +21,7 @@ from typing import Protocol
 from urllib.parse import quote
 
 from shoal.context import describe_self
-from shoal.errors import ShoalTimeoutError
+from shoal.errors import PeerLostError
 from shoal.process import ProcessId, is_running, own_process
 from shoal.state.folders import is_private
 from shoal.tracing import timing
@@ -30,7 +31,9 @@ from shoal.tracing.spool import Spool
 __all__ = ["Connect", "Sender", "Server", "folder_of", "make_folder", "make_spool", "send_rest"]
 
 
-_NAME = re.compile(r"(\d+)-(\d+)")
+_NAME = re.compile(r"(\d+)-(\d+)-\d+")
+# A process may trace a job again: senders and the manager know its rings by their names.
+_numbers = itertools.count()
 _LOCK = "lock"
 _log = logging.getLogger("shoal")
 
@@ -100,7 +103,7 @@ def make_spool(folder: Path) -> Spool:
         OSError: It cannot be made.
     """
     me = own_process()
-    return Spool.create(folder / f"{me.pid}-{me.started}")
+    return Spool.create(folder / f"{me.pid}-{me.started}-{next(_numbers)}")
 
 
 def _files(folder: Path) -> Iterator[tuple[ProcessId, Path]]:
@@ -161,6 +164,8 @@ class Sender:
         self._offset = 0
         self._measure_at = 0.0
         self._failing_since: float | None = None
+        self._has_told = False
+        self._try_again_at = 0.0
         self._drops_told = 0
         self._tell_drops_at = 0.0
         self._stop = threading.Event()
@@ -181,28 +186,35 @@ class Sender:
 
     def _run(self) -> None:
         while not self._stop.wait(timing.TIMING.interval_s):
-            self._tick()
-        self._tick()
+            if time.monotonic() >= self._try_again_at:
+                self._tick()
+        # The process that sends may have ended since it read here last. A last call has its time.
+        limit = time.monotonic() + timing.TIMING.stop_s - 2 * timing.TIMING.send_s
+        while not self._tick() and not self._spool.is_empty and time.monotonic() < limit:
+            time.sleep(timing.TIMING.interval_s)
         self._unlock()
 
-    def _tick(self) -> None:
+    def _tick(self) -> bool:
+        """Send what is there; return False if another process sends."""
         self._tell_drops()
         try:
-            server = self._connect() if self._try_lock() else None
+            if not self._try_lock():
+                return False
+            server = self._connect()
             if server is None:
                 self._unlock()
             else:
                 self._send_all(server)
             self._failing_since = None
-        except ShoalTimeoutError:
-            pass  # the events stay until the next try, or until the ring is full
-        except FileNotFoundError:
-            self._end()
         except Exception as error:  # noqa: BLE001  (tracing must not change the traced program)
-            self._failed(error)
+            if self._folder.exists():
+                self._failed(error)
+            else:
+                self._end()
+        return True
 
     def _try_lock(self) -> bool:
-        """Return whether this is the process that sends; it is so until it ends."""
+        """Return whether this is the process that sends; it is so until it ends or fails."""
         if self._lock is None:
             file = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -222,7 +234,10 @@ class Sender:
         if time.monotonic() >= self._measure_at:
             self._offset = find_offset(server.get_clock)
             self._measure_at = time.monotonic() + timing.TIMING.clocks_every_s
-        for owner, path in _files(self._folder):
+        rings = {path: owner for owner, path in _files(self._folder)}
+        for path in self._spools.keys() - rings.keys():
+            del self._spools[path]
+        for path, owner in rings.items():
             has_ended = not is_running(owner)  # asked first: it may write until it ends
             spool = self._spools.get(path) or Spool.open(path)
             if spool is None:
@@ -251,11 +266,22 @@ class Sender:
             self._failing_since = now
         if now - self._failing_since < timing.TIMING.lost_s or self._stop.is_set():
             return
-        _log.warning(
-            "%s: the trace of this node ends here: its events cannot be sent any more: %s",
-            describe_self(), error,
-        )  # fmt: skip
-        self._end()
+        is_over = isinstance(error, PeerLostError)
+        if is_over or not self._has_told:
+            self._has_told = True
+            _log.warning(
+                "%s: %s: %s",
+                describe_self(),
+                "the trace of this node ends here: its events cannot be sent any more"
+                if is_over
+                else "the events of this node cannot be sent from here; other processes try it",
+                error,
+            )
+        if is_over:
+            self._end()
+            return
+        self._unlock()
+        self._failing_since, self._try_again_at = None, now + timing.TIMING.lost_s
 
     def _end(self) -> None:
         """End the trace on this node: the other processes find that the folder is gone."""

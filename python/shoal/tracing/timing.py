@@ -18,7 +18,7 @@ class TracingTiming:
     stop_s: float = 24.0
     """For a call to the manager that is under way, and the last one; each takes 10 s at most."""
     lost_s: float = 5.0
-    """For which a manager that cannot be reached is tried again."""
+    """For which a process tries to reach the manager, and then leaves it to others."""
     drops_every_s: float = 60.0
     """Between two log lines about events that are missing."""
     abandoned_s: float = 3600.0

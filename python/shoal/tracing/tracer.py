@@ -141,7 +141,9 @@ class Tracer(Manager):
         """
         known = self._sources.setdefault(source, _Source(start))
         new = known.on_clock(lines[max(0, known.end - start) :], shift_us)
-        known.end, known.dropped = start + len(lines), dropped
+        # A call of a process that waited no longer may come after those of the next one.
+        known.end = max(known.end, start + len(lines))
+        known.dropped = max(known.dropped, dropped)
         return self.write(new)
 
     def get_clock(self) -> Reading:
