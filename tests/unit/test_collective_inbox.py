@@ -1,5 +1,6 @@
-"""The last messages of a sender that has died, which a receive gets all the same."""
+"""Receives from one worker: of a sender that has died, and those that are cancelled or fail."""
 
+import asyncio
 import math
 from types import SimpleNamespace
 
@@ -18,9 +19,12 @@ from shoal.collective.message import (
     tensor_message,
 )
 from shoal.deadline import Deadline
-from shoal.errors import TransportError
+from shoal.errors import ChannelDecodeError, TransportError
+from shoal.loop import submit
 from shoal.pickling import dumps
 from shoal.process import own_process
+from shoal.queues.local import LocalQueues
+from shoal.queues.settings import ChannelSettings
 from shoal.shm.shared_files import PayloadWriter
 from support.items import Acts
 
@@ -106,3 +110,67 @@ def test_an_error_leaves_no_last_words(inbox):
 )
 def test_messages_that_need_their_sender(message, expected):
     assert outlives_sender(message) is expected
+
+
+def decoded(item, _):
+    if item is None:
+        raise ChannelDecodeError("not here")
+    return item
+
+
+@pytest.fixture
+def queues():
+    return LocalQueues(ChannelSettings("local"), decode=decoded)
+
+
+@pytest.fixture
+def live_inbox(queues):
+    """The inbox of a sender that lives and puts its messages into the queues."""
+    peers = SimpleNamespace(found=lambda _: None, check=lambda *_: None)
+    routes = SimpleNamespace(name="b:0", peers=peers, directory=None)
+    made = Inbox(routes, "p2p", WorkerAddress("a", [0]), "recv from")
+    made._route = SimpleNamespace(queues=queues, key="k")
+    return made
+
+
+def start(inbox):
+    return inbox.start_recv(expects_object, lambda found: found.value, Deadline(30))
+
+
+def let_loop_run():
+    submit(asyncio.sleep(0)).result(timeout=30)
+
+
+def test_a_receive_started_just_after_a_cancel_takes_one_message(live_inbox, queues):
+    for number in range(0, 600, 2):
+        first = start(live_inbox)
+        if number % 4:
+            let_loop_run()
+        assert first.cancel()
+        second = start(live_inbox)
+        if number % 8 > 3:
+            let_loop_run()
+            let_loop_run()
+        for sent in (number, number + 1):
+            queues.start_put("k", sent, 0, Deadline(30))
+        assert second.result(timeout=30) == number
+        assert queues.qsize("k") == 1  # no forgotten get has the next one
+        assert live_inbox.recv(expects_object, Deadline(30)).value == number + 1
+
+
+@pytest.mark.parametrize("cancels", [False, True])
+def test_the_error_of_a_message_goes_to_the_first_receive_that_waits(live_inbox, queues, cancels):
+    async def put_while_the_loop_is_busy():
+        receives = [start(live_inbox) for _ in range(3)]
+        if cancels:
+            receives.pop(0).cancel()
+        for item in (None, "next", None):
+            queues.start_put("k", item, 0, Deadline(30))
+        return receives
+
+    failed, got, *_ = submit(put_while_the_loop_is_busy()).result(timeout=30)
+    assert isinstance(failed.exception(timeout=30), TransportError)
+    assert got.result(timeout=30) == "next"
+    if cancels:
+        with pytest.raises(TransportError, match="not here"):
+            live_inbox.recv(expects_object, Deadline(30))

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -109,7 +110,7 @@ class Inbox:
     """The receives from one worker.
 
     If a receive is cancelled or expects another kind of message, the message that was taken from
-    the queue for it is kept aside for the next receive.
+    the queue for it is kept aside for the next receive. So is the error of one that cannot be read.
 
     Args:
         routes: The way to other workers.
@@ -134,14 +135,16 @@ class Inbox:
         self._sender: WorkerInfo | None = None
         self._parts = TensorReceives(routes, peer)
         self._numbers = itertools.count()
-        self._aside: list[tuple[int, Received]] = []
+        self._aside: list[tuple[int, Received | BaseException]] = []
         self._early: deque[Any] = deque()
         self._completes = False  # a message of `_early` that needs its sender no more
         self._announced = False
         self._lives_until = 0.0
         self._order = Order({})
         self._taking: Future | None = None
-        """The get of the queue that is under way, or in its place what no call can cancel."""
+        """The get of the queue that is under way, or `_in_thread`; set and ended under `_starts`."""
+        self._in_thread = Future()  # stands for the wait of a thread, which no call can cancel
+        self._starts = threading.RLock()
         self._alone = threading.Lock()  # held by the thread that takes in a blocking receive
 
     def at_once(self, seconds: float) -> Any:
@@ -191,10 +194,7 @@ class Inbox:
                 with self._lock:
                     if not self._aside:
                         continue  # a receive of another thread has it
-                    received = self._aside[0][1]
-                    accept(received, self._where)
-                    del self._aside[0]
-                return received
+                    return self._pop(accept, deadline)[1]
             finally:
                 self._alone.release()
         return self._recv_behind(accept, deadline, into)
@@ -403,12 +403,9 @@ class Inbox:
 
     def _ends_at_once(self, receive: PendingReceive) -> bool:
         """Give a receive, before which no other waits, a message that is there; False if none is."""
-        route = self._route
         try:
-            if not (route is None or self._aside or self._early or self._parts.by_frames):
-                taking = self._start_taking(route)
-                if taking.done():
-                    taking.result()
+            if not self._aside:
+                self._start_taking()
             receive.attempt()
         except NotYet:
             return False
@@ -428,9 +425,18 @@ class Inbox:
                 raise NotYet(None)
             if receive.is_given_up:
                 raise CancelledError
-            receive.accept(self._aside[0][1], self._where)
-            receive.taken = self._aside.pop(0)
+            receive.taken = self._pop(receive.accept, receive.deadline)
             return receive.taken[1]
+
+    def _pop(self, accept: Accept, deadline: Deadline) -> tuple[int, Received]:
+        """Take the first of what is kept, which must be there; an error is raised."""
+        number, kept = self._aside[0]
+        if isinstance(kept, BaseException):
+            del self._aside[0]
+            raise self._translated(kept, deadline)
+        accept(kept, self._where)
+        del self._aside[0]
+        return number, kept
 
     def _hand_out(self) -> None:
         """Give kept messages to waiting receives."""
@@ -453,39 +459,61 @@ class Inbox:
 
     async def _take_next(self, receive: PendingReceive) -> None:
         """Take the next message and keep it, or take the part of it that the queue has."""
-        route = self._route
         try:
-            if route is None or self._early or self._parts.by_frames:
-                # The sender has to be found first, or the wait needs a thread.
-                self._taking = Future()
-                await result_from_thread(partial(self._take_in_thread, receive))
+            taking = self._start_taking(self._in_thread)
+            if taking is self._in_thread:
+                try:
+                    await result_from_thread(partial(self._take_in_thread, receive))
+                finally:
+                    self._taking = None
                 return
-            taking = self._taking or self._start_taking(route)
-            if not taking.done():
-                await asyncio.wrap_future(taking)
-            if not taking.cancelled():
-                taking.result()
         except ShoalError as error:
             raise self._translated(error, receive.deadline) from None
-        finally:
-            self._taking = None
+        if taking is not None and not taking.done():
+            with suppress(Exception):  # it is kept
+                await asyncio.wrap_future(taking)
+        elif taking is self._taking:
+            await asyncio.sleep(0)  # another thread is about to keep its message
 
-    def _start_taking(self, route: Route) -> Future:
-        self._taking = taking = route.queues.start_take(route.key, ONE, _NO_LIMIT)
-        taking.add_done_callback(self._arrived)
+    def _start_taking(self, instead: Future | None = None) -> Future | None:
+        """Start a get of the queue, unless one is under way.
+
+        Args:
+            instead: What is under way from now on if the sender has to be found first, or the wait
+                needs a thread.
+
+        Returns:
+            What is under way.
+        """
+        with self._starts:
+            route = self._route
+            if self._taking is not None:
+                return self._taking
+            if route is None or self._early or self._parts.by_frames:
+                self._taking = instead
+                return instead
+            self._taking = taking = route.queues.start_take(route.key, ONE, _NO_LIMIT)
+        taking.add_done_callback(self._arrived)  # without the lock: it may end receives
         return taking
 
     def _arrived(self, ended: Future) -> None:
-        """Keep the message that a get of the queue took, and give it to the first receive."""
-        if not ended.cancelled() and ended.exception() is None:
-            found = ended.result()
-            found.deliver()
-            if is_envelope(found.value) and special_of(found.value) is not None:
-                self._early.append(found.value)
-            else:
-                self._keep(open_message(found.value))
-        if self._taking is ended:
-            self._taking = None
+        """Keep what a get of the queue took, and give it to the first receive."""
+        try:
+            error = None if ended.cancelled() else ended.exception()
+            if error is not None:
+                self._keep(error)
+            elif not ended.cancelled():
+                found = ended.result()
+                found.deliver()
+                if is_envelope(found.value) and special_of(found.value) is not None:
+                    self._early.append(found.value)
+                else:
+                    self._keep(open_message(found.value))
+        finally:
+            # Only here, and only its own: the next get begins once this one's message is kept.
+            with self._starts:
+                if self._taking is ended:
+                    self._taking = None
         self._hand_out()
 
     def _take_in_thread(self, receive: PendingReceive) -> None:
@@ -504,7 +532,7 @@ class Inbox:
         if taking is not None and not self._order.waits(_KEY, "get"):
             taking.cancel()
 
-    def _keep(self, received: Received) -> None:
+    def _keep(self, received: Received | BaseException) -> None:
         with self._lock:
             self._aside.append((next(self._numbers), received))
 
