@@ -84,7 +84,7 @@ class _Sending(Sent, Asking):
         self._lost = error
         if self._put is not None:
             self._put.cancel()
-        elif self.withdraw():
+        elif self.withdraw(lambda: error):
             self.fail(lambda: error)
 
     def ask(self) -> None:
