@@ -414,7 +414,7 @@ class Outbox:
             first: _Sending = found[0]
             if self._delays:
                 self._book(first)
-                first.wait_until_due()
+            first.wait_until_due()  # a message that was booked on the link to a predecessor too
             if monotonic() >= first.not_before and first.send():
                 first.do(partial(self._send_in_slices, first.message, first.deadline))
 
