@@ -311,14 +311,19 @@ class _Series:
         errors: list[BaseException] = []
         sends = self._messages(value, deadline, errors)
         for place, (outbox, message, reference) in enumerate(sends):
+            before = None
             try:
                 if not outbox.offer(message):
+                    before = None if reference is None else outbox.puts()
                     outbox.send(message, deadline)
             except ShoalError as error:
                 errors.append(error)
                 _withdraw(reference)
-            except BaseException:  # interrupted: the members from here on get nothing
-                for _, _, left in sends[place:]:
+            except BaseException:
+                # Interrupted: the next members get nothing, and this one has the message already
+                # unless its queue got none.
+                is_unsent = before is not None and outbox.puts() == before
+                for _, _, left in sends[place if is_unsent else place + 1 :]:
                     _withdraw(left)
                 raise
         if errors:

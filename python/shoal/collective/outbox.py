@@ -288,6 +288,15 @@ class Outbox:
             return None
         return self._tensor_sends.carrier_of(message, self.info(deadline))
 
+    def puts(self) -> int | None:
+        """Return how many messages the receiver's queue has got; None if that is not known."""
+        route = self._route
+        if route is None or route.name != "shm":
+            return None
+        with contextlib.suppress(ShoalError):  # the session may be closed
+            return route.queues.counts(route.key).puts
+        return None
+
     def close(self) -> None:
         """Release resources held for the receiver; messages on an emulated link are lost."""
         if self._over_links:
