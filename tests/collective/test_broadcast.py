@@ -4,11 +4,16 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from shoal._backend import WorkerAddress
+from shoal.collective import broadcast
+from shoal.deadline import Deadline
 from shoal.errors import ShoalError
+from shoal.futures import done
 from support.collective_crew import Crew
 
 pytestmark = pytest.mark.process
@@ -276,6 +281,29 @@ def test_ctrl_c_during_a_broadcast_leaves_no_memory_for_members_that_get_nothing
     a.run(interrupt_the_seventeenth)
     assert [b.end(), c.end()] == ["after"] * 2
     assert a.run(unread_bytes) == 0
+
+
+def test_a_broadcast_that_has_begun_keeps_its_turn_when_it_is_cancelled(monkeypatch):
+    begins, goes_on = threading.Event(), threading.Event()
+
+    def begin(_, value, deadline):
+        begins.set()
+        assert goes_on.wait(deadline.remaining)
+        return done(value), None
+
+    monkeypatch.setattr(broadcast._Series, "_begin_in_thread", begin)
+    me = WorkerAddress("a", [0])
+    routes = SimpleNamespace(info=SimpleNamespace(address=me))
+    series = broadcast._Series(routes, "broadcast", "", [me], me, ring=False)
+    first = series.start("first", Deadline(30))
+    assert begins.wait(30)
+    second = series.start("second", Deadline(30))
+    assert not first.cancel()
+    assert second.cancel()
+    waits = series._order.waits(broadcast._KEY, "put")
+    goes_on.set()
+    assert waits
+    assert first.wait(timeout=30) == "first"
 
 
 @pytest.mark.nightly

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from shoal.deadline import Deadline
+from shoal.queues.order import Sent
 from support.items import Acts
 from support.log_lines import once_logged
 
@@ -68,3 +69,13 @@ def test_a_batch_behind_another_get_settles_for_less_after_its_own_time(actors, 
         queues.put("k", item, 1, None)
     assert first.result(DEADLINE_S).value == "a"
     assert batch.result(DEADLINE_S).value == ["b"]
+
+
+def test_an_operation_whose_withdrawal_was_interrupted_ends_when_its_turn_comes():
+    cancelled, failed = (Sent(Deadline(DEADLINE_S), lambda _: KeyError()) for _ in range(2))
+    assert cancelled.withdraw()
+    assert failed.withdraw(ValueError)
+    assert not cancelled.send()
+    assert not failed.send()
+    assert cancelled.cancelled()
+    assert isinstance(failed.exception(0), ValueError)

@@ -173,27 +173,37 @@ class _Series:
             return timed_out(self._what, "the members, for whom earlier ones wait,", deadline)
 
         start = Sent(deadline, late)
-        step: Future = start
+        begun: Future | None = None
+        unwanted = False
 
         async def served(_: Sent) -> None:
             if start.send():
                 begin = partial(self._begin_in_thread, value, deadline)
-                begun, give_back = await result_from_thread(begin)
-                if not start.succeed(begun) and not begun.cancel() and give_back is not None:
+                found, give_back = await result_from_thread(begin)
+                if unwanted and not found.cancel() and give_back is not None:
                     give_back()
+                    future.end()
+                start.succeed(found)
 
         def follow(ended: Future) -> None:
-            nonlocal step
+            nonlocal begun
             if ended.cancelled():
                 future.end()
             elif (error := ended.exception()) is not None:
                 fail(future, error)
             else:
-                step = ended.result()
-                step.add_done_callback(partial(_move, future))
+                begun = ended.result()
+                begun.add_done_callback(partial(_move, future))
+                if unwanted:
+                    begun.cancel()
 
         def cancel() -> None:
-            step.cancel()
+            nonlocal unwanted
+            unwanted = True
+            if start.withdraw():
+                start.cancel()
+            elif begun is not None:  # else it is about to begin, and keeps its turn until then
+                begun.cancel()
 
         future = AskingBy(cancel)
         self._order.park(_KEY, "put", start, served, timed=timed)
@@ -301,14 +311,19 @@ class _Series:
         errors: list[BaseException] = []
         sends = self._messages(value, deadline, errors)
         for place, (outbox, message, reference) in enumerate(sends):
+            before = None
             try:
                 if not outbox.offer(message):
+                    before = None if reference is None else outbox.puts()
                     outbox.send(message, deadline)
             except ShoalError as error:
                 errors.append(error)
                 _withdraw(reference)
-            except BaseException:  # interrupted: the members from here on get nothing
-                for _, _, left in sends[place:]:
+            except BaseException:
+                # Interrupted: the next members get nothing, and this one has the message already
+                # unless its queue got none.
+                is_unsent = before is not None and outbox.puts() == before
+                for _, _, left in sends[place if is_unsent else place + 1 :]:
                     _withdraw(left)
                 raise
         if errors:

@@ -84,7 +84,7 @@ class _Sending(Sent, Asking):
         self._lost = error
         if self._put is not None:
             self._put.cancel()
-        elif self.withdraw():
+        elif self.withdraw(lambda: error):
             self.fail(lambda: error)
 
     def ask(self) -> None:
@@ -288,6 +288,15 @@ class Outbox:
             return None
         return self._tensor_sends.carrier_of(message, self.info(deadline))
 
+    def puts(self) -> int | None:
+        """Return how many messages the receiver's queue has got; None if that is not known."""
+        route = self._route
+        if route is None or route.name != "shm":
+            return None
+        with contextlib.suppress(ShoalError):  # the session may be closed
+            return route.queues.counts(route.key).puts
+        return None
+
     def close(self) -> None:
         """Release resources held for the receiver; messages on an emulated link are lost."""
         if self._over_links:
@@ -414,7 +423,7 @@ class Outbox:
             first: _Sending = found[0]
             if self._delays:
                 self._book(first)
-                first.wait_until_due()
+            first.wait_until_due()  # a message that was booked on the link to a predecessor too
             if monotonic() >= first.not_before and first.send():
                 first.do(partial(self._send_in_slices, first.message, first.deadline))
 

@@ -155,6 +155,8 @@ class Sent(Pending):
         unwanted: Whether it may not be sent any more.
     """
 
+    _why: Callable[[], BaseException] | None = None
+
     def __init__(
         self, deadline: Deadline, too_late: Callable[[Refusal | None], BaseException]
     ) -> None:
@@ -162,15 +164,29 @@ class Sent(Pending):
         self.sent = self.unwanted = False
 
     def send(self) -> bool:
-        """Begin to send it; False if it has ended, or is unwanted."""
+        """Begin to send it; False if it has ended, as one that is unwanted does now."""
         with self._condition:
-            self.sent = not (self.unwanted or self.done())
-            return self.sent
+            self.sent = sends = not (self.unwanted or self.done())
+        if not sends and not self.done():
+            # The thread that withdrew it was interrupted before it ended it, or is about to.
+            if self._why is None:
+                self.cancel()
+            else:
+                self.fail(self._why)
+        return sends
 
-    def withdraw(self) -> bool:
-        """Never send it; False if it is sent."""
+    def withdraw(self, why: Callable[[], BaseException] | None = None) -> bool:
+        """Never send it; the caller ends it then.
+
+        Args:
+            why: Makes the error with which it ends; None if it is cancelled.
+
+        Returns:
+            Whether it is not sent.
+        """
         with self._condition:
-            self.unwanted = self.unwanted or not self.sent
+            if not (self.sent or self.unwanted):
+                self._why, self.unwanted = why, True
             return not self.sent
 
     def succeed(self, value: Any) -> bool:
@@ -191,8 +207,9 @@ class Sent(Pending):
 
     def expire(self) -> None:
         """Fail it at its deadline, unless it is sent."""
-        if self.withdraw():
-            super().expire()
+        why = partial(self._too_late, self._refusal)
+        if self.withdraw(why):
+            self.fail(why)
 
 
 def _elsewhere() -> None:
