@@ -1170,6 +1170,64 @@ class ChannelBase:
             ChannelEmpty: The key holds no item. Other errors are the same as for `get`.
         """
 
+@disjoint_base
+class WorkerBase:
+    """Sends and receives of a `Worker`: in the core, without Python code, wherever that is possible.
+
+    The core hands a call that it cannot complete to a method of the subclass, once, with all
+    arguments by position and defaults filled in, and returns its result:
+    `_send_slowly(object, dst_group_name, dst_rank, async_op, options, piggyback_payload, timeout)`
+    and `_recv_slowly(src_group_name, src_rank, async_op, options, timeout, taken)`, where `taken` is
+    a message that the core took and that is perhaps an envelope, or the `ChannelDecodeError` of one
+    that could not be rebuilt; else None.
+
+    It hands on: calls whose `async_op` is not False itself, that have options or a piggyback
+    payload, whose `timeout` is not an int or float or not valid seconds, or whose worker has no entry
+    in `_direct_sends` or `_direct_receives`; sends after the time of the entry; objects that are
+    perhaps not their own message: tuples that may need an envelope or arrive as a list and, where
+    the entry says so, those that may be made of tensors; sends that raised an `Exception`, which sent
+    nothing; and receives that raised one. Without a timeout a call waits in the core for 0.1 seconds
+    at most, with one not at all. The Python core hands on every call.
+
+    Accepts any arguments, for the `__init__` of subclasses.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
+    @property
+    def _direct_sends(self) -> dict[str, dict[Any, tuple[ShmQueue, float, bool]]]:
+        """What sends may use directly, by group and rank; the subclass adds and removes it.
+
+        The queue; until when, in seconds of `time.monotonic`; whether tensors take another way.
+        """
+
+    @property
+    def _direct_receives(self) -> dict[str, dict[Any, ShmQueue]]:
+        """The queues from which receives may take directly, by group and rank."""
+
+    def send(
+        self,
+        object: Any,  # noqa: A002  (part of the API)
+        dst_group_name: str,
+        dst_rank: int | list[int] | tuple[int, ...],
+        async_op: bool = False,
+        options: Any = None,
+        piggyback_payload: Any = None,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Send an object or tensors to another worker; see `Collective.send`."""
+
+    def recv(
+        self,
+        src_group_name: str,
+        src_rank: int | list[int] | tuple[int, ...],
+        async_op: bool = False,
+        options: Any = None,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Receive what another worker sends; see `Collective.recv`."""
+
 @final
 class ShmReservation:
     """Memory for an array that `put` then sends without a copy.

@@ -39,9 +39,9 @@ class Noting(Inbox):
     def note(self, step):
         self.notes.append((step, self._last_words()))
 
-    def _keep(self, received):
+    def put_aside(self, received):
         self.note("before it is kept")
-        super()._keep(received)
+        super().put_aside(received)
         self.note("after it is kept")
 
 

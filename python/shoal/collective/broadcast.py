@@ -12,7 +12,7 @@ from typing import Any
 from shoal._backend import WorkerAddress
 from shoal._ray import timed_out
 from shoal.collective.broadcast_plan import Edges, direct_edges, edges_of
-from shoal.collective.inbox import Inbox, PendingReceive
+from shoal.collective.inbox import Inbox
 from shoal.collective.message import (
     BESIDE,
     Received,
@@ -26,6 +26,7 @@ from shoal.collective.node_memory import MOST_BYTES, UnreadPayloads
 from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.outbox import Outbox, encoded, size_of
 from shoal.collective.peer_routes import PeerRoutes
+from shoal.collective.pending_receive import PendingReceive
 from shoal.collective.waits import PeerWait
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError

@@ -26,10 +26,17 @@ class Collective(Exchange):
     Args:
         cur_worker: The worker, or any object with a `worker_info`.
         directory: Where workers look each other up; None for the job's managers.
+        direct: Same as for `Exchange`.
     """
 
-    def __init__(self, cur_worker: Any, directory: Directory | None = None) -> None:
-        super().__init__(PeerRoutes(cur_worker.worker_info, directory), _P2P)
+    def __init__(
+        self,
+        cur_worker: Any,
+        directory: Directory | None = None,
+        *,
+        direct: tuple[dict[str, dict[Any, Any]], dict[str, dict[Any, Any]]] | None = None,
+    ) -> None:
+        super().__init__(PeerRoutes(cur_worker.worker_info, directory), _P2P, direct=direct)
         self._groups: dict[str, CollectiveGroup] = {}
         self._groups_lock = threading.Lock()
 

@@ -27,7 +27,7 @@ from shoal.collective.outbox import LOOK_S, SLICE_S, Outbox
 from shoal.collective.peer_routes import PeerRoutes
 from shoal.collective.peers import peer_address
 from shoal.deadline import Deadline
-from shoal.errors import ShoalTypeError, ShoalValueError
+from shoal.errors import ChannelDecodeError, ShoalTypeError, ShoalValueError
 from shoal.fork import ChildStage, in_child
 from shoal.process import forked_error
 from shoal.work import AsyncWork
@@ -50,9 +50,18 @@ class Exchange:
         routes: The way to other workers.
         kind: Identifies this exchange; the other workers use the same text.
         label: Prefix of its operations in errors and log lines: empty, or ends with a space.
+        direct: Filled with what the core may use directly for sends and for receives; see
+            `WorkerBase`.
     """
 
-    def __init__(self, routes: PeerRoutes, kind: str, label: str = "") -> None:
+    def __init__(
+        self,
+        routes: PeerRoutes,
+        kind: str,
+        label: str = "",
+        *,
+        direct: tuple[dict[str, dict[Any, Any]], dict[str, dict[Any, Any]]] | None = None,
+    ) -> None:
         self._routes = routes
         self._kind = kind
         self._label = label
@@ -61,6 +70,7 @@ class Exchange:
         # By group and rank as callers give them, so that a message costs one look-up.
         self._outboxes: dict[tuple[str, Any], Outbox] = {}
         self._inboxes: dict[tuple[str, Any], Inbox] = {}
+        self._direct_sends, self._direct_receives = direct or ({}, {})
         self._parents: tuple[Any, ...] = ()
         _made.add(self)
 
@@ -106,6 +116,7 @@ class Exchange:
         if not async_op:
             if not outbox.offer(message, LOOK_S if timeout is None else 0.0):
                 outbox.send(message, Deadline(timeout))
+            outbox.allow_direct()
             return None
         return self._started(outbox, message, timeout)
 
@@ -138,17 +149,22 @@ class Exchange:
             inbox = self._inbox(src_group_name, src_rank)
         if async_op:
             return self._awaited(inbox, expects_object, Received.result, timeout)
-        if timeout is None:
-            found = inbox.at_once(SLICE_S)
-            if found is not NOT_YET:
-                return found
-            deadline = Deadline(None)
+        deadline = None if timeout is None else Deadline(timeout)
+        found = inbox.at_once(SLICE_S if deadline is None else min(SLICE_S, deadline.remaining))
+        if found is not NOT_YET:
+            inbox.allow_direct()
+            return found
+        return inbox.recv(expects_object, deadline or Deadline(None)).result()
+
+    def keep(
+        self, taken: tuple[Any, ...] | ChannelDecodeError, src_group_name: str, src_rank: Ranks
+    ) -> None:
+        """Keep what the core took from the queue of another worker for its next receive."""
+        inbox = self._inboxes[src_group_name, src_rank]
+        if isinstance(taken, ChannelDecodeError):
+            inbox.put_aside(taken)
         else:
-            deadline = Deadline(timeout)
-            found = inbox.at_once(min(SLICE_S, deadline.remaining))
-            if found is not NOT_YET:
-                return found
-        return inbox.recv(expects_object, deadline).result()
+            inbox.keep(taken)
 
     def send_tensor(
         self,
@@ -298,6 +314,7 @@ class Exchange:
             made = Outbox(
                 self._routes, self._kind, peer, f"{self._label}send to",
                 over_links=self._routes.sends_over_links,
+                direct=(self._direct_sends.setdefault(group, {}), key[1]),
             )  # fmt: skip
             found = self._outboxes.setdefault(key, made)  # another thread may have made it
         return found
@@ -308,7 +325,8 @@ class Exchange:
         key = (group, rank if isinstance(rank, int) else tuple(rank))
         found = self._inboxes.get(key)
         if found is None:
-            made = Inbox(self._routes, self._kind, peer, f"{self._label}recv from")
+            direct = (self._direct_receives.setdefault(group, {}), key[1])
+            made = Inbox(self._routes, self._kind, peer, f"{self._label}recv from", direct=direct)
             found = self._inboxes.setdefault(key, made)
         return found
 
@@ -317,6 +335,8 @@ class Exchange:
         # Kept, because destroying objects on which threads of the parent wait may hang here.
         self._parents = (os.getppid(), self._outboxes, self._inboxes)
         self._outboxes, self._inboxes = {}, {}  # the fast paths of `send` and `recv` miss
+        self._direct_sends.clear()
+        self._direct_receives.clear()
 
     def _check_fork(self) -> None:
         if self._parents:

@@ -7,7 +7,6 @@ import math
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import partial
@@ -28,6 +27,7 @@ from shoal.collective.message import (
 )
 from shoal.collective.outbox import SLICE_S
 from shoal.collective.peer_routes import PeerRoutes, Route
+from shoal.collective.pending_receive import PendingReceive, Then
 from shoal.collective.tensors.layout import fits
 from shoal.collective.tensors.receives import NOT_HERE, Place, TensorReceives
 from shoal.collective.waits import PeerWait, attend
@@ -41,15 +41,13 @@ from shoal.errors import (
     TransportError,
 )
 from shoal.manager import WorkerInfo
-from shoal.queues.order import NotYet, Order, Sent
+from shoal.queues.order import NotYet, Order
 from shoal.queues.protocol import ONE, Future
 from shoal.queues.wait import result_of
 from shoal.reused_threads import result_from_thread
 from shoal.transport.choice import Watch
 
-__all__ = ["NOT_YET", "Inbox", "PendingReceive"]
-
-Then = Callable[[Received], Any]
+__all__ = ["NOT_YET", "Inbox"]
 
 NOT_YET: Any = object()
 """Returned by `Inbox.at_once` instead of an object."""
@@ -61,49 +59,6 @@ _NO_LIMIT = Deadline(math.inf)
 
 _KEY = "receives"
 """The key of all receives in the order of an inbox."""
-
-
-class PendingReceive(Sent):
-    """An asynchronous receive, and the future of its result.
-
-    It is `sent` from when its message begins to arrive in the caller's tensor; then it cannot be
-    cancelled any more.
-
-    Args:
-        take: Takes the message that it gets from those that are kept, or raises `NotYet`.
-        accept: Raises if the receiver does not expect the message, which then stays.
-        then: Makes the result from the message.
-        deadline: Its deadline.
-        too_late: Makes the error for that.
-        into: The tensor into which values may be received directly.
-    """
-
-    def __init__(
-        self,
-        take: "Callable[[PendingReceive], Received]",
-        accept: Accept,
-        then: Then,
-        deadline: Deadline,
-        too_late: Callable[[Deadline], BaseException],
-        into: Any,
-    ) -> None:
-        super().__init__(deadline, lambda _: too_late(deadline))
-        self._attempt = partial(take, self)
-        self._finish = then
-        self.accept = accept
-        self.into = into
-        self.seen: set[int] = set()
-        self.taken: tuple[int, Received] | None = None
-        self.is_given_up = False  # while its message was arriving
-
-    def claim(self) -> bool:
-        """Make the receive uncancellable, to give it a message; return False if it is over."""
-        with self._condition:
-            return self.send() and self.set_running_or_notify_cancel()
-
-    def set_running_or_notify_cancel(self) -> bool:
-        """Same as for every future, for one that may be claimed."""
-        return self.running() or super().set_running_or_notify_cancel()
 
 
 class Inbox:
@@ -118,10 +73,18 @@ class Inbox:
         peer: The sender.
         what: Name of the operation in errors and log lines, such as `recv from`.
         operation: The operation as the state page shows it.
+        direct: Where the queue goes while the core may receive directly, and its key there.
     """
 
     def __init__(
-        self, routes: PeerRoutes, kind: str, peer: WorkerAddress, what: str, operation: str = "recv"
+        self,
+        routes: PeerRoutes,
+        kind: str,
+        peer: WorkerAddress,
+        what: str,
+        operation: str = "recv",
+        *,
+        direct: tuple[dict[Any, Any], Any] | None = None,
     ) -> None:
         self._routes = routes
         self._kind = kind
@@ -130,6 +93,7 @@ class Inbox:
         self._operation = operation
         self._where = f"{routes.name}: message from {peer.get_name()}"
         self._lock = threading.RLock()
+        self._direct, self._direct_key = direct or ({}, None)
         self._route: Route | None = None
         self._queue: ShmQueue | None = None
         self._sender: WorkerInfo | None = None
@@ -157,10 +121,7 @@ class Inbox:
             The object; `NOT_YET` if there is none, or the message is more than a plain object.
         """
         queue = self._queue
-        # Checked in the order in which a message passes them, so that it is not missed between two.
-        if queue is None or (self._order.lines and self._has_receives()) or self._aside:
-            return NOT_YET
-        if self._early or self._parts.by_frames:
+        if queue is None or self._is_behind():
             return NOT_YET
         try:
             message = queue.get(seconds)
@@ -170,11 +131,39 @@ class Inbox:
             raise self._translated(error, _NO_LIMIT) from error
         if type(message) is not tuple or not is_envelope(message):
             return message
+        self.keep(message)
+        return NOT_YET
+
+    def allow_direct(self) -> None:
+        """Let the core do the receives that `at_once` would."""
+        queue = self._queue
+        if queue is not None:
+            self._direct[self._direct_key] = queue
+            # Looked at last: another thread stops direct receives after it has added one that waits.
+            if self._is_behind() or self._queue is not queue:
+                self._stop_direct()
+
+    def _stop_direct(self) -> None:
+        self._direct.pop(self._direct_key, None)
+
+    def _is_behind(self) -> bool:
+        """Whether something comes before the next message of the queue."""
+        # In the order in which a message passes them, so that it is not missed between two.
+        return bool(self._has_receives() or self._aside or self._early or self._parts.by_frames)
+
+    def keep(self, message: Any) -> None:
+        """Keep a message that was taken from the queue for the next receive."""
         if special_of(message) is None:
-            self._keep(open_message(message))
+            self.put_aside(open_message(message))
         else:
             self._early.append(message)
-        return NOT_YET
+            self._stop_direct()
+
+    def put_aside(self, received: Received | BaseException) -> None:
+        """Keep a message, or the error of one that is lost, for the next receive."""
+        with self._lock:
+            self._aside.append((next(self._numbers), received))
+        self._stop_direct()
 
     def recv(self, accept: Accept, deadline: Deadline, into: Any = None) -> Received:
         """Wait for the next message.
@@ -190,7 +179,7 @@ class Inbox:
                     found = self._take_from_queue(deadline)
                     if found is NOT_HERE:
                         continue  # the rest of the message has to be waited for in torch
-                    self._keep(found)
+                    self.put_aside(found)
                 with self._lock:
                     if not self._aside:
                         continue  # a receive of another thread has it
@@ -216,6 +205,7 @@ class Inbox:
         receive = PendingReceive(self._first_kept, accept, then, deadline, self._too_late, into)
         if self._has_receives() or not self._ends_at_once(receive):
             self._order.park(_KEY, "get", receive, self._served, timed=False)
+            self._stop_direct()
             receive.add_done_callback(self._left)
             attend(self)
         return receive
@@ -272,7 +262,7 @@ class Inbox:
             return open_message(message)
         if special[0] == BESIDE:
             return self._parts.complete(message, deadline, self._watch(deadline, seen), _nowhere)
-        self._early.append(message)
+        self.keep(message)
         return NOT_HERE
 
     def _take(self, receive: PendingReceive) -> Received:
@@ -381,6 +371,7 @@ class Inbox:
         info = peers.found(self.peer)
         if info is not None and self._sender is not None and info.process != self._sender.process:
             self._route = self._queue = self._sender = None  # the successor may be on another node
+            self._stop_direct()
             taking = self._taking
             if taking is not None:
                 taking.cancel()
@@ -493,6 +484,7 @@ class Inbox:
                 self._taking = instead
                 return instead
             self._taking = taking = route.queues.start_take(route.key, ONE, _NO_LIMIT)
+            self._stop_direct()
         taking.add_done_callback(self._arrived)  # without the lock: it may end receives
         return taking
 
@@ -501,14 +493,11 @@ class Inbox:
         try:
             error = None if ended.cancelled() else ended.exception()
             if error is not None:
-                self._keep(error)
+                self.put_aside(error)
             elif not ended.cancelled():
                 found = ended.result()
                 found.deliver()
-                if is_envelope(found.value) and special_of(found.value) is not None:
-                    self._early.append(found.value)
-                else:
-                    self._keep(open_message(found.value))
+                self.keep(found.value)
         finally:
             # Only here, and only its own: the next get begins once this one's message is kept.
             with self._starts:
@@ -522,7 +511,7 @@ class Inbox:
             if self._route is None:
                 self._open(receive.deadline)
             if self._early or self._parts.by_frames:
-                self._keep(self._take(receive))
+                self.put_aside(self._take(receive))
         finally:
             self._completes = False
 
@@ -532,10 +521,6 @@ class Inbox:
         if taking is not None and not self._order.waits(_KEY, "get"):
             taking.cancel()
 
-    def _keep(self, received: Received | BaseException) -> None:
-        with self._lock:
-            self._aside.append((next(self._numbers), received))
-
     def give_back(self, receive: PendingReceive) -> None:
         """Keep a receive's message for the next receive, because its result is not used."""
         with self._lock:
@@ -544,6 +529,7 @@ class Inbox:
                 receive.is_given_up = True
                 return
             bisect.insort(self._aside, taken, key=lambda entry: entry[0])
+        self._stop_direct()
         self._hand_out()
 
     # Messages.

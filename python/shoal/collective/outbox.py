@@ -119,6 +119,7 @@ class Outbox:
         operation: The operation as the state page shows it.
         over_links: Whether messages may take an emulated link: then the thread of the asynchronous
             ones sends all of them, each when its time has come.
+        direct: Where the entry for sends that the core may do directly goes, and its key there.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class Outbox:
         operation: str = "send",
         *,
         over_links: bool = False,
+        direct: tuple[dict[Any, Any], Any] | None = None,
     ) -> None:
         self._routes = routes
         self._kind = kind
@@ -137,6 +139,7 @@ class Outbox:
         self._what = f"{what} {peer.get_name()}"
         self._operation = operation
         self._over_links = over_links
+        self._direct, self._direct_key = direct or ({}, None)
         self._delays = over_links  # until it is known whether a link leads to the receiver
         self._one_at_a_time = threading.Lock()  # for sends of more than one step
         self._info: WorkerInfo | None = None
@@ -176,6 +179,18 @@ class Outbox:
             return False  # `send` raises the error
         return True
 
+    def allow_direct(self) -> None:
+        """Let the core do the sends that `offer` would, until the receiver has to be looked at."""
+        queue = self._queue
+        if queue is not None:
+            self._direct[self._direct_key] = (queue, self._look_at, self._has_carriers)
+            # Looked at last: another thread stops direct sends after it has added one that waits.
+            if self._putting or self._order.lines or self._queue is not queue:
+                self._stop_direct()
+
+    def _stop_direct(self) -> None:
+        self._direct.pop(self._direct_key, None)
+
     def send(self, message: Any, deadline: Deadline) -> None:
         """Send a message; wait for the receiver to exist and for room."""
         if self._delays or self._order.waits(_KEY, "put"):
@@ -211,6 +226,7 @@ class Outbox:
                     sending.follow(put, self._translated)
                 except ShoalError as error:
                     sending.give_up(self._translated(error, deadline))
+        self._stop_direct()
         attend(self)
         return sending
 
@@ -255,6 +271,7 @@ class Outbox:
         info = self._info
         if pending and info is not None and self._routes.peers.is_dead(info):
             self._look_at = 0.0
+            self._stop_direct()
             for sending in pending:
                 sending.give_up(self._dead(info, sending.deadline))
             self._forget(info)
@@ -326,6 +343,7 @@ class Outbox:
     def _take(self, info: WorkerInfo) -> None:
         """Use the record of a receiver that was found, or that replaced a dead one."""
         self._route = self._queue = self._info = None
+        self._stop_direct()
         self._tensor_sends.close()
         if self._over_links:
             self._delays = self._routes.link(self._routes.info, info) is not None

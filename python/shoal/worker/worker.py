@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self, overload
 
-from shoal._backend import WorkerAddress
+from shoal._backend import WorkerAddress, WorkerBase
 from shoal._ray import find_actor, in_process, runtime
 from shoal.bootstrap.extension import load_user_extension_module
 from shoal.bootstrap.host import release_at_end
@@ -50,7 +50,7 @@ _CRASH_SIGNALS = (
 )
 
 
-class Worker(RoutedCalls, MadeByInit, metaclass=WorkerMeta):
+class Worker(WorkerBase, RoutedCalls, MadeByInit, metaclass=WorkerMeta):
     """A process of a group. Subclass it, and `create_group(...).launch(cluster, ...)` it.
 
     The public methods of the subclass become methods of the group, which call all ranks at once.
@@ -154,7 +154,7 @@ class Worker(RoutedCalls, MadeByInit, metaclass=WorkerMeta):
         self._device_lock = DeviceLock(self)
         self._port_lock = PortLock(self)
         self._worker_info.node_port = self.acquire_free_port()
-        self._collective = Collective(self)
+        self._collective = Collective(self, direct=(self._direct_sends, self._direct_receives))
         release_at_end(self._collective.close)
         self._collective.join()
         if len(self._worker_address.rank_path) > 1:
@@ -283,33 +283,15 @@ class Worker(RoutedCalls, MadeByInit, metaclass=WorkerMeta):
 
     # --- other workers ---
 
-    def send(
-        self,
-        object: Any,  # noqa: A002  (part of the API)
-        dst_group_name: str,
-        dst_rank: int | list[int],
-        async_op: bool = False,
-        options: CollectiveGroupOptions | None = None,
-        piggyback_payload: Any = None,
-        *,
-        timeout: float | None = None,
-    ) -> Any:
-        """Send an object or tensors to another worker; see `Collective.send`."""
-        return self._collective.send(
-            object, dst_group_name, dst_rank, async_op, options, piggyback_payload, timeout=timeout
-        )
+    def _send_slowly(self, *arguments: Any) -> Any:
+        *others, timeout = arguments
+        return self._collective.send(*others, timeout=timeout)
 
-    def recv(
-        self,
-        src_group_name: str,
-        src_rank: int | list[int],
-        async_op: bool = False,
-        options: CollectiveGroupOptions | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> Any:
-        """Receive what another worker sends; see `Collective.recv`."""
-        return self._collective.recv(src_group_name, src_rank, async_op, options, timeout=timeout)
+    def _recv_slowly(self, *arguments: Any) -> Any:
+        group_name, rank, async_op, options, timeout, taken = arguments
+        if taken is not None:
+            self._collective.keep(taken, group_name, rank)
+        return self._collective.recv(group_name, rank, async_op, options, timeout=timeout)
 
     def send_tensor(
         self,

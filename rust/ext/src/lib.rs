@@ -32,7 +32,8 @@ mod _rust {
     #[pymodule_export]
     use crate::shm::{
         PyChannelBase, PyLaneCancel, PyLaneClient, PyLaneMessage, PyLaneQueue, PyLaneServer,
-        PyShmMessage, PyShmParcel, PyShmQueue, PyShmReservation, PyShmSession, shm_gc, shm_queues,
+        PyShmMessage, PyShmParcel, PyShmQueue, PyShmReservation, PyShmSession, PyWorkerBase,
+        shm_gc, shm_queues,
     };
     #[pymodule_export]
     use crate::solve::{packed_ranks, parse_placement, place_flexible, place_nodes, place_packed};

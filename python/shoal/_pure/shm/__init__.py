@@ -18,6 +18,7 @@ from shoal._pure.shm.messages import ShmParcel
 from shoal._pure.shm.queue import ShmQueue, shm_queues
 from shoal._pure.shm.reservation import ShmReservation
 from shoal._pure.shm.session import ShmSession, shm_gc
+from shoal._pure.shm.worker_base import WorkerBase
 
 __all__ = [
     "ChannelBase",
@@ -26,6 +27,7 @@ __all__ = [
     "ShmQueue",
     "ShmReservation",
     "ShmSession",
+    "WorkerBase",
     "shm_gc",
     "shm_queues",
 ]

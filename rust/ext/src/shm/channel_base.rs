@@ -20,8 +20,8 @@ use super::wait::Limit;
 use crate::convert::Arg;
 use crate::errors::shoal_class;
 
-/// Maximum wait of a get in the queue before it takes the slow path, which shows and logs waits.
-const TURN: Duration = Duration::from_millis(100);
+/// Maximum wait of a call in the queue before it takes the slow path, which shows and logs waits.
+pub(super) const TURN: Duration = Duration::from_millis(100);
 
 /// Puts and gets of a `Channel`; `shoal.channel.Channel` derives from it.
 #[pyclass(frozen, subclass, name = "ChannelBase", module = "shoal._backend")]
@@ -40,7 +40,7 @@ fn default_key(py: Python<'_>) -> &Bound<'_, PyAny> {
 }
 
 /// An argument as the slow path gets it.
-fn given<'py>(
+pub(super) fn given<'py>(
     argument: Arg<'py>,
     py: Python<'py>,
     default: impl IntoPyObjectExt<'py>,
@@ -53,7 +53,7 @@ fn given<'py>(
 
 /// Whether an argument is False itself or was not given.
 #[inline]
-fn is_false(argument: &Arg<'_>) -> bool {
+pub(super) fn is_false(argument: &Arg<'_>) -> bool {
     match argument {
         Arg::Default => true,
         Arg::Given(value) => value.is(&*PyBool::new(value.py(), false)),
@@ -63,7 +63,7 @@ fn is_false(argument: &Arg<'_>) -> bool {
 /// How long a get may wait in the queue. None, for a put too, if the slow path
 /// has to check the timeout.
 #[inline]
-fn turn(timeout: Option<&Bound<'_, PyAny>>) -> Option<Duration> {
+pub(super) fn turn(timeout: Option<&Bound<'_, PyAny>>) -> Option<Duration> {
     match timeout {
         None => Some(TURN),
         Some(timeout) => turn_within(timeout),
@@ -141,7 +141,7 @@ fn explained(channel: &Bound<'_, PyChannelBase>, error: PyErr) -> PyErr {
 
 /// Returns an error that is an `Exception`; any other error is passed on as `Err`.
 #[cold]
-fn ordinary(py: Python<'_>, error: PyErr) -> PyResult<PyErr> {
+pub(super) fn ordinary(py: Python<'_>, error: PyErr) -> PyResult<PyErr> {
     if error.is_instance_of::<PyException>(py) {
         Ok(error)
     } else {

@@ -27,6 +27,7 @@ mod reservation;
 mod session;
 mod taken_batch;
 mod wait;
+mod worker_base;
 
 pub(crate) use channel_base::PyChannelBase;
 pub(crate) use lane::{PyLaneCancel, PyLaneClient, PyLaneMessage, PyLaneQueue, PyLaneServer};
@@ -37,3 +38,4 @@ pub(crate) use process::watch;
 pub(crate) use queue::PyShmQueue;
 pub(crate) use reservation::PyShmReservation;
 pub(crate) use session::{PyShmSession, shm_gc};
+pub(crate) use worker_base::PyWorkerBase;
