@@ -21,7 +21,8 @@ from types import SimpleNamespace
 
 from ray import cloudpickle
 
-from shoal import WorkerAddress, WorkerInfo, backend
+from shoal import Worker, WorkerAddress, WorkerInfo, backend
+from shoal._backend import WorkerBase
 from shoal.collective import Collective
 from shoal.collective.node_memory import NodeMemory
 from shoal.manager import CollectiveManager
@@ -183,9 +184,18 @@ class SharedMailboxes:
 # The workers.
 
 
+class _Calls(WorkerBase):
+    """`send` and `recv` as a `Worker` has them: what the core cannot do is done by a `Collective`."""
+
+    _send_slowly, _recv_slowly = Worker._send_slowly, Worker._recv_slowly
+
+
 class _Collective(Collective):
     def __init__(self, worker, directory):
-        super().__init__(worker, directory)
+        calls = _Calls()
+        super().__init__(worker, directory, direct=(calls._direct_sends, calls._direct_receives))
+        calls._collective = super()
+        self.send, self.recv = calls.send, calls.recv
         self.directory = directory
         self.routes = self._routes
         self._mailboxes = SharedMailboxes(directory)
