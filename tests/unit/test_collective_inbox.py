@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -174,3 +175,31 @@ def test_the_error_of_a_message_goes_to_the_first_receive_that_waits(live_inbox,
     if cancels:
         with pytest.raises(TransportError, match="not here"):
             live_inbox.recv(expects_object, Deadline(30))
+
+
+@pytest.mark.parametrize("was_added", [False, True])
+def test_a_signal_that_comes_while_a_get_starts_loses_no_message(live_inbox, queues, was_added):
+    class Signalled(Future):
+        signals = 1
+
+        def add_done_callback(self, callback):
+            if was_added or not self.signals:
+                super().add_done_callback(callback)
+            if self.signals:
+                self.signals = 0
+                raise KeyboardInterrupt
+
+    def start_take(*arguments):
+        taking = Signalled()
+        take(*arguments).add_done_callback(lambda ended: taking.set_result(ended.result()))
+        return taking
+
+    take = queues.start_take
+    live_inbox._route.queues = SimpleNamespace(start_take=start_take, qsize=queues.qsize)
+    with pytest.raises(KeyboardInterrupt):
+        start(live_inbox)
+    live_inbox._route.queues = queues
+    for message in ("first", "second"):
+        queues.start_put("k", message, 0, Deadline(30))
+    assert start(live_inbox).result(timeout=30) == "first"
+    assert start(live_inbox).result(timeout=30) == "second"

@@ -34,6 +34,9 @@ from shoal.work import AsyncWork
 
 __all__ = ["Exchange", "Ranks"]
 
+_AT_ONCE_S = SLICE_S - 0.1
+"""Seconds to wait before the first look at the sender; the core may have waited 0.1 s before."""
+
 Ranks = int | list[int] | tuple[int, ...]
 """A rank, or a path of ranks to a worker below another."""
 
@@ -150,7 +153,9 @@ class Exchange:
         if async_op:
             return self._awaited(inbox, expects_object, Received.result, timeout)
         deadline = None if timeout is None else Deadline(timeout)
-        found = inbox.at_once(SLICE_S if deadline is None else min(SLICE_S, deadline.remaining))
+        found = inbox.at_once(
+            _AT_ONCE_S if deadline is None else min(_AT_ONCE_S, deadline.remaining)
+        )
         if found is not NOT_YET:
             inbox.allow_direct()
             return found

@@ -485,11 +485,17 @@ class Inbox:
                 return instead
             self._taking = taking = route.queues.start_take(route.key, ONE, _NO_LIMIT)
             self._stop_direct()
-        taking.add_done_callback(self._arrived)  # without the lock: it may end receives
+        try:
+            taking.add_done_callback(self._arrived)  # without the lock: it may end receives
+        except BaseException:
+            taking.add_done_callback(self._arrived)  # a signal came, perhaps before it was added
+            raise
         return taking
 
     def _arrived(self, ended: Future) -> None:
         """Keep what a get of the queue took, and give it to the first receive."""
+        if self._taking is not ended:
+            return  # it was added twice
         try:
             error = None if ended.cancelled() else ended.exception()
             if error is not None:
@@ -501,8 +507,7 @@ class Inbox:
         finally:
             # Only here, and only its own: the next get begins once this one's message is kept.
             with self._starts:
-                if self._taking is ended:
-                    self._taking = None
+                self._taking = None
         self._hand_out()
 
     def _take_in_thread(self, receive: PendingReceive) -> None:
