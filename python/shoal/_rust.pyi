@@ -367,6 +367,8 @@ class ShmSession:
         spill_dir: The folder for payloads that do not fit, with `spill`; None for the temporary
             folder.
         backlog: Maximum number of messages of a queue without `maxsize`.
+        overfill: Whether a queue takes any message while it holds less than its own `max_bytes`,
+            which the last one may exceed.
 
     Raises:
         ShoalTypeError: An argument has a wrong type.
@@ -387,6 +389,7 @@ class ShmSession:
         memory_policy: str = "block",
         spill_dir: str | None = None,
         backlog: int = 65535,
+        overfill: bool = False,
     ) -> Self: ...
     @property
     def token(self) -> str:
@@ -492,8 +495,8 @@ class ShmQueue:
         maxsize: Maximum number of messages, 0 for the session's backlog. None accepts that of an
             existing queue and means 0 for a new one.
         max_bytes: Maximum number of bytes of the queue's messages, 0 for no limit of its own. A
-            message with more has room when the queue is empty. None means the same as for
-            `maxsize`.
+            message with more has room when the queue is empty; see also the session's `overfill`.
+            None means the same as for `maxsize`.
         name: The queue's name in messages (`queue 'a'` above and below); empty for `queue` and the
             repr of `key`.
         parcels: Whether every kind of get of this object returns each message as a `ShmParcel`

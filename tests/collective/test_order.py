@@ -1,6 +1,7 @@
 """The order of messages between two workers, and the limit on buffered messages."""
 
 import asyncio
+import dataclasses
 import random
 import threading
 import time
@@ -101,7 +102,7 @@ def recv_count(me, count):
         me.recv("a", 0, timeout=30)
 
 
-@pytest.mark.parametrize(("nbytes", "bound"), [(10, 16), (20 * 2**20, 3)])
+@pytest.mark.parametrize(("nbytes", "bound"), [(10, 16), (20 * 2**20, 4)])
 def test_sends_beyond_the_bound_wait(pair, nbytes, bound):
     a, b = pair
     a.begin(fill, b"x" * nbytes, 20, bound)
@@ -110,6 +111,22 @@ def test_sends_beyond_the_bound_wait(pair, nbytes, bound):
     assert "b:0" in text
     assert "send to" in text
     b.run(recv_count, bound)
+
+
+def cross(me, peer):
+    """Send a small and a large message, then receive those of the peer."""
+    queues = me.routes.memory.queues()._session_queues
+    queues.settings = dataclasses.replace(queues.settings, key_bytes=1000)
+    for nbytes in (10, 5000):
+        me.send(b"x" * nbytes, peer, 0, timeout=20)
+    return [len(me.recv(peer, 0, timeout=20)) for _ in range(2)]
+
+
+def test_two_workers_that_send_a_large_message_before_they_receive_do_not_block(crew):
+    a, b = crew.member("a:0"), crew.member("b:0")
+    a.begin(cross, "b")
+    b.begin(cross, "a")
+    assert a.end() == b.end() == [10, 5000]
 
 
 def fill_later(me, count):

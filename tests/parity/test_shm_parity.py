@@ -120,7 +120,9 @@ def test_queues_answer_alike(maxsize, max_bytes, steps):
 
 @given(
     arguments=st.dictionaries(
-        st.sampled_from(["token", "dir", "max_bytes", "memory_policy", "spill_dir", "backlog"]),
+        st.sampled_from(
+            ["token", "dir", "max_bytes", "memory_policy", "spill_dir", "backlog", "overfill"]
+        ),
         anything,
         min_size=1,
         max_size=1,  # the cores may check several in a different order

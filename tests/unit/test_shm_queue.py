@@ -260,6 +260,20 @@ def test_the_bytes_of_a_queue_are_bounded(session):
     queue.put_nowait(b"y" * 2000)
 
 
+def test_with_overfill_a_queue_takes_any_message_below_its_bound(shm, place):
+    with shm.Session.create(dir=place, max_bytes=10**6, overfill=True) as session:
+        queue = session.queue("bytes", max_bytes=3000)
+        queue.put_nowait(b"x" * 2000)
+        session.queue("bytes").put_nowait(b"y" * 100_000)
+        assert queue.full()
+        with pytest.raises(ChannelFull, match=r"of max_bytes=3000, and this message has \d+$"):
+            queue.put_nowait(b"z")
+        thread, put = in_thread(queue.put, b"z", 0, DEADLINE_S)
+        assert [queue.get(), queue.get()] == [b"x" * 2000, b"y" * 100_000]
+        assert finished(thread, put) is None
+        assert queue.get() == b"z"
+
+
 def test_memory_that_is_used_up_makes_puts_wait(shm, place):
     with shm.Session.create(dir=place, max_bytes=10**6) as session:
         queue = session.queue("k")

@@ -103,6 +103,7 @@ def test_the_session_of_another_backend(shm, backend, place, start, line):
         ({"memory_policy": "x"}, "memory_policy='x': expected one of block, error, spill"),
         ({"spill_dir": "/tmp"}, "spill_dir='/tmp': it needs memory_policy='spill'"),
         ({"backlog": 0}, "backlog=0: expected 1 to"),
+        ({"overfill": 1}, "overfill=1: expected True or False"),
     ],
 )
 def test_wrong_arguments_of_a_session_are_refused(shm, arguments, text):

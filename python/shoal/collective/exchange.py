@@ -44,10 +44,11 @@ Ranks = int | list[int] | tuple[int, ...]
 class Exchange:
     """Sends, receives and broadcasts of one worker, kept apart from those of its other exchanges.
 
-    Sends are buffered, up to 16 messages or 64 MiB for each receiver, and then wait. Messages
-    between two workers arrive in the order in which they were sent, including asynchronous ones. A
-    received object belongs to the receiver alone and can be written to; a tensor of an accelerator
-    arrives on the receiver's current device of that type.
+    Sends are buffered until a receiver has 16 messages or 64 MiB to receive, and then wait; the last
+    message is buffered whatever its size. Messages between two workers arrive in the order in which
+    they were sent, including asynchronous ones. A received object belongs to the receiver alone and
+    can be written to; a tensor of an accelerator arrives on the receiver's current device of that
+    type.
 
     Args:
         routes: The way to other workers.

@@ -30,9 +30,10 @@ from shoal.shm.shared_files import PayloadRef, PayloadWriter
 __all__ = ["MOST_BYTES", "NodeMemory", "UnreadPayloads"]
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Maximum sent but unreceived bytes between two workers; further sends wait.
+"""With so many sent but unreceived bytes between two workers further sends wait.
 
-A larger message is sent when its receiver has taken all earlier ones.
+The last message may exceed it, whatever its size: two workers that each send a small and a large
+message before they receive must not wait for each other.
 """
 _LEAST_FREE = 256 * 1024**2
 """With fewer free bytes than this, the session chooses its folder and its bound itself."""
@@ -145,7 +146,7 @@ class NodeMemory:
                     return joined(token)
                 except ChannelNotFoundError:
                     gone = token  # all its processes have left it
-            made = Session.create(max_bytes=_bound())
+            made = Session.create(max_bytes=_bound(), overfill=True)
             token = self._directory.offer_session(memory, made.token, gone)
             if token == made.token:
                 return made

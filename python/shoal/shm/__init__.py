@@ -24,7 +24,8 @@ Guarantees:
   and its next delivery is marked `redelivered`.
 - Objects arrive with the types they were put with; types without a format of their own use pickle.
   An object that occurs twice in a message is one object in the received message.
-- `maxsize`, `max_bytes` and the session's memory are hard bounds. A put waits for room.
+- `maxsize`, `max_bytes` and the session's memory are hard bounds. A put waits for room. In a
+  session with `overfill` the last message in a queue may exceed its `max_bytes`.
 - Ctrl-C ends a waiting call and loses nothing; nor does the cancellation of `aput` and `aget`.
 
 Limits:

@@ -36,8 +36,8 @@ class Queue(ShmQueue):
         maxsize: Maximum number of messages; 0 for the session's backlog. None for the bound that
             the queue has, 0 if it is new.
         max_bytes: Maximum number of bytes of its messages; 0 for no limit but the session's
-            memory. A message with more has room when the queue is empty. None for the bound that
-            the queue has, 0 if it is new.
+            memory. A message with more has room when the queue is empty; see also `overfill` of
+            `Session.create`. None for the bound that the queue has, 0 if it is new.
         name: The queue's name in error messages; None for `queue` and the key.
         parcels: Whether gets return messages undecoded, as `Parcel`s, for a caller that passes
             them on.

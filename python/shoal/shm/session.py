@@ -34,6 +34,7 @@ class Session(ShmSession):
         memory_policy: str = "block",
         spill_dir: str | None = None,
         backlog: int = 65535,
+        overfill: bool = False,
     ) -> Self:
         """Make a session, and remove sessions that crashed processes of this user left behind.
 
@@ -47,6 +48,8 @@ class Session(ShmSession):
             spill_dir: The folder for messages that `spill` moves to disk; None for the temporary
                 folder.
             backlog: Maximum number of messages of a queue without `maxsize`.
+            overfill: Whether a queue takes any message while it holds less than its own
+                `max_bytes`, which the last one may exceed.
 
         Raises:
             ShoalValueError: An argument is invalid.
@@ -59,6 +62,7 @@ class Session(ShmSession):
             memory_policy=memory_policy,
             spill_dir=spill_dir,
             backlog=backlog,
+            overfill=overfill,
         )
         return _kept(made)
 

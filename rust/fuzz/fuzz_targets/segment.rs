@@ -143,6 +143,7 @@ fuzz_target!(|data: &[u8]| {
         max_bytes: 1 << 20,
         backlog: 63,
         memory_policy: MemoryPolicy::Error,
+        overfill: false,
     };
     let session = Session::create(&settings).expect("space");
     let queue = session.queue(b"a", BOUNDS).expect("room");

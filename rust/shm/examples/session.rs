@@ -21,6 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         max_bytes: chosen.max_bytes,
         backlog: 65_535,
         memory_policy: MemoryPolicy::Block,
+        overfill: false,
     })?;
     let bounds = Bounds {
         maxsize: None,

@@ -34,6 +34,7 @@ fn parent() -> Result<(), Box<dyn std::error::Error>> {
         max_bytes: chosen.max_bytes,
         backlog: 1000,
         memory_policy: MemoryPolicy::Block,
+        overfill: false,
     })?;
     let queue = session.queue(b"greetings", BOUNDS)?;
     let label = Label {

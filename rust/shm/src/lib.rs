@@ -23,6 +23,7 @@
 //!     max_bytes: chosen.max_bytes,
 //!     backlog: 1000,
 //!     memory_policy: MemoryPolicy::Block,
+//!     overfill: false,
 //! })?;
 //! let bounds = Bounds { maxsize: Some(8), max_bytes: None };
 //! let queue = session.queue(b"numbers", bounds)?;

@@ -70,16 +70,18 @@ def free_bytes(folder: Path) -> int:
     return facts.f_bavail * facts.f_frsize
 
 
-def create(parent: Path, max_bytes: int, backlog: int, policy: str, spill: Path | None) -> Path:
+def create(
+    parent: Path, max_bytes: int, backlog: int, policy: str, spill: Path | None, *, overfill: bool
+) -> Path:
     """Create the folder of a session, with its tables."""
     folder = parent / f"shoal-{os.getuid()}-{secrets.token_hex(16)}"
-    facts = (FORMAT, max_bytes, backlog, policy, spill and str(spill / folder.name))
+    facts = (FORMAT, max_bytes, backlog, policy, spill and str(spill / folder.name), overfill)
 
     def fill() -> None:
         with contextlib.closing(connect(folder / _UNFINISHED, create=True)) as db:
             db.executescript(f"BEGIN;{SCHEMA}")
-            names = "format, max_bytes, backlog, policy, spill"
-            db.execute(f"INSERT INTO session ({names}) VALUES (?, ?, ?, ?, ?)", facts)  # noqa: S608  (they are constants)
+            names = "format, max_bytes, backlog, policy, spill, overfill"
+            db.execute(f"INSERT INTO session ({names}) VALUES (?, ?, ?, ?, ?, ?)", facts)  # noqa: S608  (they are constants)
             db.execute("COMMIT")
 
     try:

@@ -44,21 +44,21 @@ _HELD_LATELY_S: Final = 5.0
 """Seconds for which log lines of waits say that the tables were held; waits try more often."""
 
 
-def facts_of(folder: Path, db: sqlite3.Connection) -> tuple[int, int, str, str | None]:
-    """Return `max_bytes`, `backlog`, `policy` and `spill` of a session.
+def facts_of(folder: Path, db: sqlite3.Connection) -> tuple[int, int, str, str | None, bool]:
+    """Return `max_bytes`, `backlog`, `policy`, `spill` and `overfill` of a session.
 
     Raises:
         ChannelError: Another version of shoal made the tables.
     """
-    query = "SELECT format, max_bytes, backlog, policy, spill FROM session"
-    version, *facts = db.execute(query).fetchone()
+    found = db.execute("SELECT * FROM session").fetchone()  # tables of others lack columns
+    version = found["format"]
     if version != FORMAT:
         raise ChannelError(
             f"the session at {folder} has tables of version {version}, this process knows "
             f"{FORMAT}: run the same version of shoal everywhere"
         )
-    max_bytes, backlog, policy, spill = facts
-    return max_bytes, backlog, policy, spill
+    bounds = found["max_bytes"], found["backlog"]
+    return *bounds, found["policy"], found["spill"], bool(found["overfill"])
 
 
 class Member:
@@ -75,6 +75,7 @@ class Member:
         backlog: Maximum number of messages of a queue without a bound.
         policy: How a put behaves when there is no memory.
         spill: The folder for messages that do not fit, or None.
+        overfill: Whether a queue takes any message while it holds less than its `max_bytes`.
         held: When this process last gave up waiting for the tables, and what was said then.
     """
 
@@ -90,7 +91,7 @@ class Member:
         self._swept = time.monotonic()
         _all.add(self)
         facts = self._run(lambda db: facts_of(folder, db), _LONGEST_S)
-        self.max_bytes, self.backlog, self.policy, self.spill = facts
+        self.max_bytes, self.backlog, self.policy, self.spill, self.overfill = facts
         self._folders = [folder, *([Path(self.spill)] if self.spill else [])]
 
     def write(

@@ -310,9 +310,11 @@ class QueueRow(NamedTuple):
         if count >= self.bound:
             return Refusal("messages" if self.maxsize else "backlog", count, self.bound)
         # A message that is larger than the bound has room when the queue is empty.
-        if size is not None and self.max_bytes and held and held + size > self.max_bytes:
-            self.press(db)
-            return Refusal("bytes", held, self.max_bytes, size)
+        if size is not None and self.max_bytes and held:
+            needed = 1 if self.member.overfill else size
+            if held + needed > self.max_bytes:
+                self.press(db)
+                return Refusal("bytes", held, self.max_bytes, size)
         return None
 
     def _memory(self, db: sqlite3.Connection, call: Call, size: int) -> Refusal | int:

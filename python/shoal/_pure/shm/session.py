@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from shoal._pure.shm import folders
-from shoal._pure.shm.checks import text_or_none, whole
+from shoal._pure.shm.checks import flag, text_or_none, whole
 from shoal._pure.shm.member import Member, member_of, own_folders, stay_silent
 from shoal.errors import ChannelClosed, ShoalTypeError, ShoalValueError
 
@@ -15,7 +15,8 @@ __all__ = ["ShmSession", "joined", "shm_gc"]
 
 _BACKLOG: Final = 65_535
 _OWN: Final = {
-    "dir": None, "max_bytes": None, "memory_policy": "block", "spill_dir": None, "backlog": _BACKLOG
+    "dir": None, "max_bytes": None, "memory_policy": "block", "spill_dir": None,
+    "backlog": _BACKLOG, "overfill": False,
 }  # fmt: skip
 """The defaults of the arguments that do not go with a token."""
 _LARGEST_BACKLOG: Final = 2**20
@@ -49,6 +50,7 @@ class ShmSession:
         memory_policy: str = "block",
         spill_dir: str | None = None,
         backlog: int = _BACKLOG,
+        overfill: bool = False,
     ) -> Self:
         """Create a session, or attach to one."""
         text_or_none(token, "token")
@@ -56,14 +58,16 @@ class ShmSession:
         text_or_none(spill_dir, "spill_dir")
         if not isinstance(memory_policy, str):
             raise ShoalTypeError(f"memory_policy={memory_policy!r}: expected a str")
+        flag(overfill, "overfill")
         if token is not None:
-            given = (dir, max_bytes, memory_policy, spill_dir, backlog)
+            given = (dir, max_bytes, memory_policy, spill_dir, backlog, overfill)
             for (name, default), value in zip(_OWN.items(), given, strict=True):
                 if value != default:
                     raise ShoalValueError(f"{name} with a token: the session has its own")
             folder = folders.checked_token(token)
         else:
-            folder = _create(dir, max_bytes, memory_policy, spill_dir, backlog)
+            bounds = (max_bytes, memory_policy, spill_dir, backlog)
+            folder = _create(dir, *bounds, overfill=overfill)
         self = object.__new__(cls)
         self._member = member_of(folder)
         self._finalizer = weakref.finalize(self, self._member.let_go)
@@ -151,7 +155,13 @@ def shm_gc(dir: str | None = None) -> list[str]:  # noqa: A002  (as in tempfile)
 
 
 def _create(
-    wanted: str | None, max_bytes: int | None, policy: str, spill_dir: str | None, backlog: int
+    wanted: str | None,
+    max_bytes: int | None,
+    policy: str,
+    spill_dir: str | None,
+    backlog: int,
+    *,
+    overfill: bool,
 ) -> Path:
     if policy not in _POLICIES:
         raise ShoalValueError(f"memory_policy={policy!r}: expected one of {', '.join(_POLICIES)}")
@@ -167,4 +177,4 @@ def _create(
     spill = None
     if policy == "spill":
         spill = folders.folder_for(spill_dir or tempfile.gettempdir(), "spill_dir")
-    return folders.create(parent, max_bytes, backlog, policy, spill)
+    return folders.create(parent, max_bytes, backlog, policy, spill, overfill=overfill)

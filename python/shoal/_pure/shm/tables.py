@@ -33,7 +33,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-FORMAT: Final = 7
+FORMAT: Final = 8
 """The version of these tables."""
 
 QUEUED: Final = 0
@@ -47,7 +47,7 @@ RESERVED: Final = 3
 
 SCHEMA: Final = """
 CREATE TABLE session (
-    format INTEGER, max_bytes INTEGER, backlog INTEGER, policy TEXT, spill TEXT,
+    format INTEGER, max_bytes INTEGER, backlog INTEGER, policy TEXT, spill TEXT, overfill INTEGER,
     closed INTEGER DEFAULT 0, sealed INTEGER DEFAULT 0, used INTEGER DEFAULT 0,
     lost INTEGER DEFAULT 0, recovered INTEGER DEFAULT 0, dropped INTEGER DEFAULT 0
 );

@@ -11,7 +11,9 @@ use pyo3::types::{PyDict, PyString};
 use shoal_shm::payload::choose;
 use shoal_shm::session::{Error, MemoryPolicy, Session, Settings, clear};
 
-use super::arguments::{LARGEST, shown, text, text_or_none, whole, whole_or_none, wrong_value};
+use super::arguments::{
+    LARGEST, flag, shown, text, text_or_none, whole, whole_or_none, wrong_value,
+};
 use super::errors::{bad_value, of_attach, of_create, of_operation, session_closed};
 use super::interrupted_gets::InterruptedGets;
 use super::per_process::PerProcess;
@@ -127,6 +129,7 @@ struct Wanted {
     policy: MemoryPolicy,
     spill_dir: Option<PathBuf>,
     backlog: u32,
+    overfill: bool,
 }
 
 impl Wanted {
@@ -149,6 +152,7 @@ impl Wanted {
             max_bytes: chosen.max_bytes,
             backlog: self.backlog,
             memory_policy: self.policy,
+            overfill: self.overfill,
         };
         // Leftovers of crashed jobs occupy space that this session needs.
         py.detach(|| clear(&settings.folder));
@@ -190,9 +194,11 @@ impl PyShmSession {
             memory_policy = Arg::Default,
             spill_dir = None,
             backlog = Arg::Default,
+            overfill = Arg::Default,
         ),
-        text_signature = "(token=None, *, dir=None, max_bytes=None, memory_policy='block', spill_dir=None, backlog=65535)"
+        text_signature = "(token=None, *, dir=None, max_bytes=None, memory_policy='block', spill_dir=None, backlog=65535, overfill=False)"
     )]
+    #[allow(clippy::too_many_arguments, reason = "the arguments of the contract")]
     fn new(
         py: Python<'_>,
         token: Option<&Bound<'_, PyAny>>,
@@ -201,6 +207,7 @@ impl PyShmSession {
         memory_policy: Arg<'_>,
         spill_dir: Option<&Bound<'_, PyAny>>,
         backlog: Arg<'_>,
+        overfill: Arg<'_>,
     ) -> PyResult<Self> {
         let token = text_or_none(token, "token")?;
         let path = |value, name| PyResult::Ok(text_or_none(value, name)?.map(PathBuf::from));
@@ -212,6 +219,7 @@ impl PyShmSession {
             backlog: backlog.or(BACKLOG, |value| {
                 Ok(u32::try_from(whole(value, "backlog", 1, BACKLOG_LIMIT)?)?)
             })?,
+            overfill: overfill.or(false, |value| flag(value, "overfill"))?,
         };
         let session = match token {
             None => {
@@ -231,6 +239,7 @@ impl PyShmSession {
                     ("memory_policy", wanted.policy != MemoryPolicy::Block),
                     ("spill_dir", wanted.spill_dir.is_some()),
                     ("backlog", wanted.backlog != BACKLOG),
+                    ("overfill", wanted.overfill),
                 ];
                 if let Some((name, _)) = given.iter().find(|(_, given)| *given) {
                     let message = format!("{name} with a token: the session has its own");

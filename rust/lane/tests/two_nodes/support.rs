@@ -70,6 +70,7 @@ pub(crate) fn session(folder: &TempDir, max_bytes: u64, policy: MemoryPolicy) ->
         max_bytes,
         backlog: 100_000,
         memory_policy: policy,
+        overfill: false,
     })
     .expect("space")
 }

@@ -19,6 +19,10 @@
 //! long. Therefore a producer that is refused marks the ring with the `head` at which it was
 //! refused. While `head` is the same, the queue only gets longer: the mark is right until a
 //! consumer takes something, and has no meaning after that.
+//!
+//! A ring with `overfill` takes any message while it holds less than its bound, so the last one may
+//! go beyond it. Two processes that each put a short and a long message into the queue of the other
+//! before they take would otherwise wait for each other.
 
 use super::descriptor::Descriptor;
 use super::error::Corrupt;
@@ -77,7 +81,8 @@ impl Filled {
 
     /// Whether a message of this length fits in; any message does if the queue is empty.
     fn has_room(&self, position: u64, length: u64, ring: &Ring<'_>) -> bool {
-        distance(position, self.head) <= 0 || length <= ring.max_bytes().saturating_sub(self.used)
+        let needed = if ring.overfill() { 1 } else { length };
+        distance(position, self.head) <= 0 || needed <= ring.max_bytes().saturating_sub(self.used)
     }
 }
 

@@ -105,6 +105,7 @@ pub struct Ring<'a> {
     shift: u32,
     maxsize: i64,
     max_bytes: u64,
+    overfill: bool,
     base: u64,
     /// Number of slots that have memory for certain: a copy of the number in the header, which only
     /// grows.
@@ -145,6 +146,7 @@ impl<'a> Ring<'a> {
             shift: slots.len().trailing_zeros(),
             maxsize: i64::from(maxsize),
             max_bytes: 0,
+            overfill: false,
             base,
             backed: hint::AtomicU64::new(slots.len() as u64),
         })
@@ -207,6 +209,18 @@ impl<'a> Ring<'a> {
     #[must_use]
     pub fn with_max_bytes(self, max_bytes: u64) -> Self {
         Self { max_bytes, ..self }
+    }
+
+    /// The same ring, which with `overfill` takes any message while it holds less than its bound in
+    /// bytes. Every process has to pass the same, from the first message on.
+    #[must_use]
+    pub fn with_overfill(self, overfill: bool) -> Self {
+        Self { overfill, ..self }
+    }
+
+    /// Whether a message may go beyond the bound in bytes, if there is room for one byte of it.
+    pub(super) fn overfill(&self) -> bool {
+        self.overfill
     }
 
     /// The bound of the queue in bytes; 0 means none.

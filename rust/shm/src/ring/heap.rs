@@ -26,6 +26,7 @@ struct HeapRing {
     slots: Box<[AtomicU64]>,
     maxsize: u32,
     max_bytes: u64,
+    overfill: bool,
 }
 
 impl Heap {
@@ -60,6 +61,7 @@ impl Heap {
             slots: memory,
             maxsize,
             max_bytes: 0,
+            overfill: false,
         });
         self
     }
@@ -73,6 +75,15 @@ impl Heap {
         self
     }
 
+    /// Sets for all rings so far whether a message may go beyond the bound in bytes.
+    #[must_use]
+    pub fn with_overfill(mut self, overfill: bool) -> Self {
+        for ring in &mut self.rings {
+            ring.overfill = overfill;
+        }
+        self
+    }
+
     /// The rings; None if the number of slots of one is not a power of two, or not above its bound.
     pub fn rings(&self) -> Option<Vec<Ring<'_>>> {
         (1_u64..)
@@ -80,7 +91,8 @@ impl Heap {
             .map(|(number, ring)| {
                 let base = number.wrapping_mul(BASE_STEP);
                 let view = Ring::new(&ring.header, &ring.slots, ring.maxsize, base)?;
-                Some(view.with_max_bytes(ring.max_bytes))
+                let view = view.with_max_bytes(ring.max_bytes);
+                Some(view.with_overfill(ring.overfill))
             })
             .collect()
     }

@@ -20,8 +20,8 @@
 //!   on its way to a consumer that died is delivered again, at the end of the queue, and is marked
 //!   as such.
 //! - A queue holds at most `maxsize` messages. With a bound in bytes it also holds at most that
-//!   many bytes, or a single message of any length. Only messages that are delivered again may
-//!   exceed this.
+//!   many bytes, or a single message of any length; with `overfill`, less than that and one message
+//!   of any length. Only messages that are delivered again may exceed this.
 //! - If a process is killed, at any instruction, no other process waits for it and no queued
 //!   message is lost or damaged. The descriptors that it had in use are free after the next sweep.
 //! - A message that is put before the queue is closed can be taken; none is put after the close.

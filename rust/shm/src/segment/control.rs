@@ -47,6 +47,7 @@ impl Control {
         set(&constants.backlog, u64::from(settings.backlog));
         set(&constants.memory_policy, settings.memory_policy as u64);
         set(&constants.payload_on_disk, settings.payload_on_disk.into());
+        set(&constants.overfill, settings.overfill.into());
         set(&constants.checksum, checksum(constants));
         set(&control.superblock().used.0.rings_end, at::RINGS);
         Ok(control)
@@ -236,6 +237,7 @@ fn checksum(constants: &Constants) -> u64 {
         &constants.backlog,
         &constants.memory_policy,
         &constants.payload_on_disk,
+        &constants.overfill,
     ];
     at::hash_of(&words.map(|word| word.load(Ordering::Relaxed)))
 }

@@ -60,7 +60,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// `shoalshm` in the byte order of the machine, so that the other byte order gives another number.
 pub(crate) const MAGIC: u64 = u64::from_ne_bytes(*b"shoalshm");
 /// Increases with each change of the layout or of the protocol.
-pub(crate) const VERSION: u64 = 3;
+pub(crate) const VERSION: u64 = 4;
 
 /// Number of entries in the table of participants. Index 0 belongs to no process, so 255 processes
 /// can take part at a time.
@@ -152,6 +152,8 @@ pub(crate) struct Constants {
     pub(crate) memory_policy: AtomicU64,
     /// Whether all payloads are in the folder on disk: 0 no, 1 yes.
     pub(crate) payload_on_disk: AtomicU64,
+    /// Whether a message may go beyond the bound in bytes of its queue: 0 no, 1 yes.
+    pub(crate) overfill: AtomicU64,
     /// Checksum of all fields before it.
     pub(crate) checksum: AtomicU64,
 }

@@ -30,6 +30,9 @@ pub struct Settings {
     pub backlog: u32,
     /// What to do if there is no memory for a message.
     pub memory_policy: MemoryPolicy,
+    /// Whether a queue with a bound in bytes takes any message while it holds less; otherwise a
+    /// message that does not fit has to wait until the queue is empty, or there is room for it.
+    pub overfill: bool,
 }
 
 impl Settings {
@@ -43,6 +46,7 @@ impl Settings {
             max_bytes,
             backlog,
             memory_policy: MemoryPolicy::Block,
+            overfill: false,
         }
     }
 }

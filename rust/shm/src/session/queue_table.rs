@@ -344,8 +344,11 @@ impl Entry {
         let (header, slots) = self.memory(control)?;
         let bound = u32::try_from(self.bound).unwrap_or(u32::MAX);
         let base = (self.index + 1).wrapping_mul(BASE_STEP);
+        let overfill = &control.superblock().constants.0.overfill;
+        let overfill = overfill.load(Ordering::Relaxed) != 0;
         Ring::new(header, slots, bound, base)
-            .map(|ring| ring.with_max_bytes(self.max_bytes).growing())
+            .map(|ring| ring.with_max_bytes(self.max_bytes))
+            .map(|ring| ring.with_overfill(overfill).growing())
             .ok_or_else(|| damaged(control, "number of slots", self.slots, slots_for(bound)))
     }
 

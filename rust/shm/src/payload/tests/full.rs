@@ -235,6 +235,7 @@ fn inner_slots() {
         max_bytes: 4 * MIB,
         backlog: 262_144,
         memory_policy,
+        overfill: false,
     };
     for policy in [MemoryPolicy::Block, MemoryPolicy::Error] {
         let session = Session::create(&settings(policy)).expect("space");

@@ -65,6 +65,7 @@ impl Folder {
             max_bytes,
             backlog: 1,
             memory_policy: policy,
+            overfill: false,
         };
         Control::create(&path.join("ctl"), [1, 2], &settings)
             .expect("room")

@@ -49,9 +49,15 @@ fn bytes(number: u64) -> u64 {
 }
 
 /// Whether a simple queue would take a message.
-fn fits(queue: &VecDeque<(u64, u64)>, number: u64, maxsize: u32, max_bytes: u64) -> bool {
+fn fits(
+    queue: &VecDeque<(u64, u64)>,
+    number: u64,
+    maxsize: u32,
+    (max_bytes, overfill): (u64, bool),
+) -> bool {
     let used: u64 = queue.iter().map(|(number, _)| bytes(*number)).sum();
-    let fits = max_bytes == 0 || queue.is_empty() || used + bytes(number) <= max_bytes;
+    let needed = if overfill { 1 } else { bytes(number) };
+    let fits = max_bytes == 0 || queue.is_empty() || used + needed <= max_bytes;
     queue.len() < maxsize as usize && fits
 }
 
@@ -98,10 +104,12 @@ proptest! {
     #[test]
     fn it_is_a_queue(
         steps in prop::collection::vec(step(), 1..60), maxsize in 1..6_u32,
-        max_bytes in prop_oneof![Just(0), 1..50_u64],
+        max_bytes in prop_oneof![Just(0), 1..50_u64], overfill: bool,
         start in prop_oneof![8..40_u64, u64::MAX - 20..=u64::MAX, (1_u64 << 43) - 20..1 << 43],
     ) {
-        let heap = Heap::new(64, 2).with_ring_at(8, maxsize, start).with_max_bytes(max_bytes);
+        let bytes_bound = (max_bytes, overfill);
+        let heap = Heap::new(64, 2).with_ring_at(8, maxsize, start);
+        let heap = heap.with_max_bytes(max_bytes).with_overfill(overfill);
         let rings = heap.rings().expect("sound");
         let view = heap.view(&rings);
         let mut process = Process::new(view, 0);
@@ -122,7 +130,7 @@ proptest! {
                     let why = if closed { Refusal::Closed } else { Refusal::Full };
                     let mut left = VecDeque::from(new);
                     while let Some(&(number, weight)) = left.front()
-                        && !closed && fits(&model, number, maxsize, max_bytes)
+                        && !closed && fits(&model, number, maxsize, bytes_bound)
                     {
                         left.pop_front();
                         model.push_back((number, weight));
@@ -132,7 +140,7 @@ proptest! {
                     prop_assert_eq!(claims.len(), left.len());
                     for ((number, _), claim) in left.iter().zip(&claims) {
                         prop_assert_eq!(process.queue.length(claim), bytes(*number));
-                        prop_assert_eq!(process.queue.is_puttable(bytes(*number)), Ok(closed || fits(&model, *number, maxsize, max_bytes)));
+                        prop_assert_eq!(process.queue.is_puttable(bytes(*number)), Ok(closed || fits(&model, *number, maxsize, bytes_bound)));
                     }
                     for claim in claims {
                         process.queue.unclaim(claim);
