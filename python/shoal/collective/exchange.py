@@ -238,7 +238,11 @@ class Exchange:
         if async_op:
             work: AsyncWork = self._awaited(inbox, expects_tensor(tensor), copy, timeout, into)
             return work
-        copy(inbox.recv(expects_tensor(tensor), Deadline(timeout), into))
+        deadline = Deadline(timeout)
+        found = inbox.at_once(min(_AT_ONCE_S, deadline.remaining))
+        if found is not NOT_YET:
+            inbox.put_aside(Received(found))  # no tensor of `send_tensor`: it stays
+        copy(inbox.recv(expects_tensor(tensor), deadline, into))
         return None
 
     def broadcast(

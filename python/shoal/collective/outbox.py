@@ -169,7 +169,7 @@ class Outbox:
             Whether the message is sent.
         """
         queue = self._queue
-        if queue is None or self._putting or self._order.lines or monotonic() > self._look_at:
+        if queue is None or self._putting or self._order.lines or not self._lives():
             return False
         if self._has_carriers and has_tensors(message):
             return False
@@ -237,16 +237,10 @@ class Outbox:
         A send has to wait if its receiver has died and must be found again. Between nodes it also
         waits while another thread sends: a message and its announcement belong together.
         """
-        info, route = self._info, self._route
-        if info is None or route is None or self._delays:
+        route = self._route
+        if route is None or self._delays or not self._lives():
             yield None
-            return
-        if monotonic() > self._look_at:
-            if self._routes.peers.is_dead(info):
-                yield None
-                return
-            self._look_at = monotonic() + LOOK_S
-        if route.name == "shm":
+        elif route.name == "shm":
             yield route
         elif self._one_at_a_time.acquire(blocking=False):
             try:
@@ -255,6 +249,17 @@ class Outbox:
                 self._one_at_a_time.release()
         else:
             yield None
+
+    def _lives(self) -> bool:
+        """Whether the receiver is known and was seen alive lately; looks at it if it was not."""
+        info = self._info
+        if info is None:
+            return False
+        if monotonic() > self._look_at:
+            if self._routes.peers.is_dead(info):
+                return False
+            self._look_at = monotonic() + LOOK_S
+        return True
 
     def look(self) -> bool:
         """Fail the asynchronous sends whose deadline has passed or whose receiver has died.
