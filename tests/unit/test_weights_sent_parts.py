@@ -28,7 +28,7 @@ from shoal.weights.transfer import ASKS
 from support.processes import DEADLINE_S, until
 
 torch = pytest.importorskip("torch")
-sharded = pytest.importorskip("support.sharded")
+sharded = pytest.importorskip("support.fake_sharded_tensors")
 
 MIB = 2**20
 
