@@ -292,7 +292,7 @@ def test_a_send_that_fails_leaves_no_bytes_with_the_home(nodes):
     queues, keys = Through(nodes.queues), []
 
     def put(key, item, weight, deadline):
-        if key == ASKS:  # nobody takes the bytes
+        if key == ASKS:  # the home gets no part, so it takes none of the bytes
             item, key = sent_parts._READY, item.answers
         elif type(item) is tuple:
             keys.append(key)

@@ -37,12 +37,12 @@ _log = logging.getLogger("shoal")
 
 @dataclass
 class _Source:
-    """What the manager has from one process.
+    """The events that the manager has got from one process.
 
     Attributes:
-        end: The position behind its last line.
-        last_us: The time of its last line.
-        dropped: Number of events that it has dropped so far.
+        end: The position after the last line.
+        last_us: The time of the last line.
+        dropped: Number of events that the process has dropped so far.
     """
 
     end: int

@@ -115,7 +115,7 @@ class WeightsWorker(ChannelWorker):
     def _serve(self) -> None:
         queues = SessionQueues(self._settings, self._session)
         serve(self._store, OwnQueues(queues))
-        self._session.close_queues()  # nobody takes what other nodes still put
+        self._session.close_queues()  # else other nodes put on, and no process takes it
 
     def _follow(self) -> None:
         """Follow the home, once there is one, if that is another node."""
