@@ -87,7 +87,7 @@ def copy_with_stacks(
     states = []
     for file, status, blocks in pages:
         page = Path(file)
-        # Those of other containers are asked there.
+        # A process of another container is asked by the task in its container.
         if status != "dead" and is_of_host(page.name, host):
             with suppress(ValueError):
                 states.append(replace(understand(page.name, status, blocks), page=page))
