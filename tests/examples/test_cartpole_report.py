@@ -1,9 +1,18 @@
 """What the CartPole example shows, without Ray."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
-from report import Board, Progress, placement_table, times_table, write_curve
+from report import (
+    PLAIN_LINE_S,
+    REFRESH_S,
+    Board,
+    Progress,
+    placement_table,
+    times_table,
+    write_curve,
+)
 from rich.console import Console
 
 pytestmark = pytest.mark.nightly
@@ -26,18 +35,22 @@ def test_the_mean_is_of_the_last_hundred_scores():
     assert progress.curve == [(20, 495), (30, 500)]
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_the_line_names_the_depth_and_is_not_drawn_more_often_than_it_should(terminal):
+@pytest.mark.parametrize(("terminal", "every"), [(True, REFRESH_S), (False, PLAIN_LINE_S)])
+def test_the_line_names_the_depth_and_is_not_drawn_more_often_than_it_should(
+    terminal, every, monkeypatch
+):
+    now, asked = [100.0], []
+    monkeypatch.setattr("report.time", SimpleNamespace(monotonic=lambda: now[0]))
     console = Console(file=io.StringIO(), width=120, force_terminal=terminal, color_system=None)
-    asked = []
     progress = Progress()
     with Board(console, progress) as board:
-        for _ in range(3):
+        for passed, drawn in ((0, 1), (every / 2, 1), (every / 2, 2), (0, 2)):
+            now[0] += passed
             board.refresh(lambda: asked.append(1) or 17)
-    assert len(asked) == 1
+            assert len(asked) == drawn
     assert "17 episodes in the channel" in console.file.getvalue()
-    stopped = progress.seconds
-    assert progress.seconds == stopped
+    now[0] += 1
+    assert progress.seconds == every
 
 
 def test_times_are_means_of_the_ranks_with_the_rest_named():

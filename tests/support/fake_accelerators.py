@@ -1,4 +1,4 @@
-"""Gives nodes fake accelerators of the invented vendor ACME, for jobs on a real Ray."""
+"""Gives nodes fake accelerators of the invented vendor ACME, for jobs on a real Ray and for plans."""
 
 import os
 from pathlib import Path

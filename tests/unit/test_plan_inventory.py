@@ -7,6 +7,7 @@ import pytest
 import shoal
 from shoal.errors import ClusterConfigError, ShoalValueError
 from shoal.planner import Inventory, read_inventory
+from support.fake_accelerators import add_acme_devices
 from support.processes import in_a_child
 
 LONG = """\
@@ -120,17 +121,7 @@ def test_another_type_is_refused(source):
         read_inventory(source)
 
 
-ACME = """
-from shoal.hardware import AcceleratorManager
-from shoal.hardware.accelerators import Restrictions
-
-
-def register():
-    @AcceleratorManager.register_manager("Acme")
-    class AcmeManager(AcceleratorManager):
-        RESTRICTIONS = Restrictions("ACME_VISIBLE_DEVICES")
-        CCL_BACKEND, CCL_IFNAME, TORCH_DEVICE = "accl", "ACCL_IFNAME", "acme"
-
+ASKS_NO_DEVICE = """
         @classmethod
         def ask(cls):
             raise AssertionError("a plan asks no device")
@@ -138,28 +129,28 @@ def register():
 
 
 def test_a_vendor_of_a_user_is_known_and_named_in_errors(tmp_path, monkeypatch):
-    (tmp_path / "acme_for_plans.py").write_text(ACME)
+    for variable, value in add_acme_devices(tmp_path, 4, ASKS_NO_DEVICE).items():
+        monkeypatch.setenv(variable, value)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("SHOAL_EXT_MODULE", "acme_for_plans")
     assert in_a_child(plan_with_the_vendor) == "None"  # which registers it
 
 
 def plan_with_the_vendor():
-    for source in ("1x4:acme:A1", [{"accelerators": 4, "vendor": "ACME", "model": "A1"}]):
+    for source in ("1x4:acme:A1", [{"accelerators": 4, "vendor": "Acme", "model": "A1"}]):
         check_the_vendor(source)
     (node,) = read_inventory("1x4:ACME").nodes
-    assert node.accelerator_model == "Acme:UNKNOWN"
-    with pytest.raises(ClusterConfigError, match=r"KUNLUN_XPU, Acme; did you mean 'Acme'\?"):
+    assert node.accelerator_model == "ACME:UNKNOWN"
+    with pytest.raises(ClusterConfigError, match=r"KUNLUN_XPU, ACME; did you mean 'ACME'\?"):
         read_inventory("1x4:Acmee:A1")
 
 
 def check_the_vendor(source):
     (node,) = read_inventory(source).nodes
-    assert (node.accelerator_type, node.accelerator_model) == ("Acme", "Acme:A1")
+    assert (node.accelerator_type, node.accelerator_model) == ("ACME", "ACME:A1")
     job = {"num_nodes": 1, "component_placement": {"actor": "2-3:0"}}
     component = shoal.plan(job, source).components[0]
     env = component.environment_of(component.processes[0])
-    assert (env["ACCELERATOR_TYPE"], env["ACME_VISIBLE_DEVICES"]) == ("Acme", "2,3")
+    assert (env["ACCELERATOR_TYPE"], env["ACME_VISIBLE_DEVICES"]) == ("ACME", "2,3")
 
 
 def test_a_model_is_written_as_a_node_reports_it():

@@ -5,7 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-from shoal.errors import ChannelClosed, ShoalTypeError
+from shoal.errors import ChannelClosed, ChannelFull, ShoalTypeError
+from shoal.queues.settings import DROPPING
+from shoal.queues.shared import put_now
 
 DEADLINE_S = 20
 
@@ -47,6 +49,15 @@ def test_bytes_do_not_make_it_full_and_neither_does_the_close(session):
     assert not queue.full()
     assert queue.displace(all=True) == 0
     assert queue.qsize() == 2
+
+
+@pytest.mark.parametrize("policy", DROPPING)
+def test_a_put_that_may_drop_messages_is_refused_where_bytes_are_missing(session, policy):
+    queue = session.queue("a", maxsize=2, max_bytes=1000)
+    queue.put(bytes(2000))  # alone it may have more
+    with pytest.raises(ChannelFull, match="max_bytes=1000"):
+        put_now(queue, b"", 0, policy)
+    assert queue.qsize() == 1
 
 
 def test_memory_of_what_is_dropped_is_free_at_once(session):

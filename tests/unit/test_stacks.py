@@ -15,7 +15,7 @@ import pytest
 from shoal.observe import stack_question
 from shoal.observe.stacks import ProcessStacks, StackFrame, group_stacks, take_stacks
 from shoal.state import ProcessState, begin_wait, calling, find_jobs, hide_process, show_process
-from shoal.state.stacks import SIGNAL, THREAD, companions, has_signal
+from shoal.state.stacks import SIGNAL, THREAD, answer_end, companions, has_signal
 from support.processes import in_a_child, until
 from support.state_pages import states
 
@@ -229,7 +229,14 @@ def test_a_busy_process_is_not_harmed_by_questions(start, work):
 @pytest.mark.nightly
 @pytest.mark.process
 def test_a_c_function_that_holds_the_lock_has_a_stack(start):
-    program = start("begin()\nwith calling('update'):\n    sum(range(10**12))")
+    # Ready once the C function runs: before, its caller would have frames of Python code.
+    ready = r"map(os.write, [1], [b'ready\n'])"
+    program = start(
+        "import itertools\n"
+        "show_process('job', 'actor:0', 0)\n"
+        "with calling('update'):\n"
+        f"    sum(itertools.chain({ready}, range(10**12)))"
+    )
     for _ in range(3):
         assert [frame.function for frame in answered().frames] == ["<module>"]
     assert program.poll() is None
@@ -297,6 +304,25 @@ def test_the_signal_is_sent_only_where_no_python_code_runs(changes, reason):
         assert question._reason_against(before, set()) == reason
         if not reason:
             assert question._reason_against(before, set(tasks)).endswith("takes no signal")
+
+
+def test_stacks_that_the_handler_completes_during_a_look_are_read_as_a_whole():
+    show_process("job", "actor:0", 0)
+    file, _ = companions(states()[0].page)
+    parts = ["Thread 0x1 (most recent call first):\n", '  File "a.py", line 1 in step\n']
+
+    def write_rest(_):
+        file.write_text("".join(parts))
+        return False
+
+    with contextlib.ExitStack() as files:
+        question = stack_question.StackQuestion(states()[0], files)
+        until(lambda: file.read_text().endswith(answer_end(question._question)))
+        file.write_text(parts[0])
+        question._is_handling = write_rest
+        question._blocking = set()
+        question.go_on(0.8)
+    assert question.answer == "".join(parts)
 
 
 def test_the_handler_is_seen_by_the_kernel():

@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+from shoal.manager.lock_table import show_devices
+from shoal.observe import read_locks
 from shoal.state import (
     ChannelUse,
     accept_calls,
@@ -234,6 +236,24 @@ def test_long_texts_are_cut_and_no_peer_is_shown_in_part():
     assert (wait.on, wait.num_peers) == ("é" * 200, 500)
     assert wait.peers
     assert wait.peers == tuple(peers[: len(wait.peers)])
+    for entry in entries:
+        entry.end()
+
+
+def test_a_long_list_of_ranks_is_cut_between_two_of_them_and_says_how_many_follow():
+    show_process(JOB, "actor:0", 0)
+    ranks = list(range(100, 300))
+    entries = [
+        begin_wait("lock", f"the lock of {show_devices(ranks)}: held by b:0"),
+        begin_wait("get", f"{'1' * 199}, 2 and 3"),
+    ]
+    lock, other = only_state().activities
+    first, more = lock.on.removesuffix(" more").split(" and ")
+    shown = ranks[: -int(more)]
+    assert first == "the lock of devices " + ", ".join(map(str, shown))
+    assert 190 < len(lock.on) <= 200
+    assert [found.devices for found in read_locks([only_state()])] == [tuple(shown)]
+    assert other.on == f"{'1' * 199},"
     for entry in entries:
         entry.end()
 

@@ -179,7 +179,7 @@ def test_a_process_may_trace_a_job_again(server, path, tmp_path):
         signal.pause()
 
     child = fork(sends)
-    for name in "ab":  # nobody sends yet: the first ring stays
+    for name in "ab":  # no process sends yet, so the first ring stays
         use(Recorder(TOKEN, None))
         Tracer.trace_begin(name)
     go.touch()

@@ -20,7 +20,7 @@ from shoal.weights.store import Store
 from support.processes import DEADLINE_S, until
 
 torch = pytest.importorskip("torch")
-sharded = pytest.importorskip("support.sharded")
+sharded = pytest.importorskip("support.fake_sharded_tensors")
 
 
 @pytest.fixture

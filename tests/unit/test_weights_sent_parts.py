@@ -28,7 +28,7 @@ from shoal.weights.transfer import ASKS
 from support.processes import DEADLINE_S, until
 
 torch = pytest.importorskip("torch")
-sharded = pytest.importorskip("support.sharded")
+sharded = pytest.importorskip("support.fake_sharded_tensors")
 
 MIB = 2**20
 
@@ -292,7 +292,7 @@ def test_a_send_that_fails_leaves_no_bytes_with_the_home(nodes):
     queues, keys = Through(nodes.queues), []
 
     def put(key, item, weight, deadline):
-        if key == ASKS:  # nobody takes the bytes
+        if key == ASKS:  # the home gets no part, so it takes none of the bytes
             item, key = sent_parts._READY, item.answers
         elif type(item) is tuple:
             keys.append(key)

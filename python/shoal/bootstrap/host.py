@@ -181,7 +181,7 @@ def pack(
 _releases: ContextVar[list[Callable[[], object]] | None] = ContextVar(
     "shoal_releases", default=None
 )
-"""What `release_worker` calls; None in a process without a `WorkerHost`."""
+"""The functions that `release_worker` calls; None in a process without a `WorkerHost`."""
 
 
 def release_at_end(function: Callable[[], object]) -> None:
@@ -196,7 +196,7 @@ def release_at_end(function: Callable[[], object]) -> None:
 
 
 def release_worker() -> None:
-    """Call what was given to `release_at_end`, the last one first; errors are logged. Idempotent."""
+    """Call the functions of `release_at_end`, the last one first; errors are logged. Idempotent."""
     functions = _releases.get()
     while functions:
         try:

@@ -338,7 +338,7 @@ class DelayedQueues(Queues):
         link = self._link_from()
         if link is None:
             return self._inner.start_take(key, want, deadline, timed=timed)
-        # What is taken later than this cannot arrive in time.
+        # The link delays an item: one that leaves the queue later arrives after the deadline.
         limit = 0.0 if deadline.timeout == 0 else deadline.remaining - link.delay_s
         if limit >= 0:
             taking = self._inner.start_take(key, want, Deadline(limit))

@@ -16,7 +16,7 @@ _PIECE = 1 << 20
 _MOST = 8 << 20
 
 Found = list[tuple[int, bytes, Position]]
-"""What files have after some positions: the index of a position, bytes, and the position after them."""
+"""New pieces of files: the index of the position that a piece follows, its bytes, the position after it."""
 
 
 def logs_folder() -> Path | None:
@@ -26,7 +26,7 @@ def logs_folder() -> Path | None:
 
 
 def read_new(wanted: Sequence[Position], folder: Path) -> Found:
-    """Read what files have after some positions.
+    """Read files from positions on.
 
     A file that was replaced (Ray rotates files if `RAY_ROTATION_MAX_BYTES` is set) is read to its
     end under its new name, and then those that follow it.
@@ -36,7 +36,7 @@ def read_new(wanted: Sequence[Position], folder: Path) -> Found:
         folder: The folder of relative paths.
 
     Returns:
-        What is new, or a part of it; empty if nothing is.
+        The new pieces, or the first of them if they are large; empty if nothing is new.
     """
     found: Found = []
     left = _MOST
@@ -53,7 +53,7 @@ def read_new(wanted: Sequence[Position], folder: Path) -> Found:
 
 
 def is_full(found: Found) -> bool:
-    """Whether an answer ends where it has to, so that there is probably more."""
+    """Whether an answer is as large as it may be, so that there is probably more to read."""
     sizes = [len(data) for _, data, _ in found]
     return max(sizes, default=0) >= _PIECE or sum(sizes) >= _MOST
 

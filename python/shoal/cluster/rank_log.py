@@ -81,7 +81,7 @@ class RankLog:
         self._failed = False
 
     def feed(self, name: str, data: bytes) -> None:
-        """Take output of a stream, and write what can be written.
+        """Take output of a stream, and write the output that need not wait.
 
         Args:
             name: The stream; lines of one stream stay in order.
@@ -94,16 +94,16 @@ class RankLog:
         self.write()
 
     def write(self, *, all_of_it: bool = False) -> None:
-        """Write what can be written.
+        """Write the output that need not wait.
 
         Args:
-            all_of_it: Write also what waits for the end of a line.
+            all_of_it: Whether to write also the output that waits for the end of a line.
         """
         while text := self._ready(all_of_it):
             self._append(text)
 
     def _ready(self, all_of_it: bool) -> str:
-        """Return what comes next in the file."""
+        """Return the text that comes next in the file; empty if all output waits."""
         # Complete lines first, of the stream that can end its line before the other one.
         text = self._continued()
         streams = [stream for stream in self._streams.values() if stream.text]
@@ -115,14 +115,14 @@ class RankLog:
         for stream in streams:
             text += _MARKS.sub("", stream.take(stream.text.rfind("\n") + 1))
         for stream in streams:
-            # What begins like this may be a line of Ray.
+            # A text with a colon at its begin may become a line of Ray, which is left out.
             if stream.text and (all_of_it or not stream.text.startswith(":")):
                 self._open = stream
                 return text + stream.take(len(stream.text))
         return text
 
     def _continued(self) -> str:
-        """Return what continues the line that is not complete, up to its end if that is there."""
+        """Return the next part of the line that is not complete in the file, at most up to its end."""
         if self._open is None:
             return ""
         end = self._open.text.find("\n") + 1

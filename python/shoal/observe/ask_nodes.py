@@ -102,7 +102,7 @@ class _Nodes:
     def _wait(
         self, tasks: dict[tuple[str, str], Any], until: float
     ) -> dict[tuple[str, str], CopiedPages | str]:
-        """Return the pages that nodes have copied, or why they could not; what is late is missing."""
+        """Return the pages that nodes have copied, or why they could not; without nodes that are late."""
         came: dict[tuple[str, str], CopiedPages | str] = {}
         waiting = {task: key for key, task in tasks.items()}
         while waiting:

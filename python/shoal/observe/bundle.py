@@ -1,4 +1,4 @@
-"""Writes what a maintainer needs to know about a job that stands still into one file, without secrets."""
+"""Writes one file for a maintainer about jobs that stand still, without secrets."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def write_bundle(
     stacks: Mapping[str, Sequence[ProcessStacks]],
     texts: Mapping[str, str],
 ) -> list[str]:
-    """Write a zip file with what is known of jobs, and with what can be found on this node.
+    """Write a zip file about jobs: stacks, and environments, commands and logs of this node's processes.
 
     Args:
         path: The file, which only the user may read. One that exists is replaced.
@@ -79,7 +79,7 @@ def write_bundle(
         }
         contents |= {f"{quote(job.name, safe='@')}/{name}": text for name, text in found.items()}
     hidden = {
-        # JSON is of shoal itself, and has a `"key"` for each item of a channel.
+        # Only shoal writes the JSON files. Their `"key"` is that of an item, and no secret.
         secrets.hide(name): (secrets.hide_known if name.endswith(".json") else secrets.hide)(text)
         for name, text in contents.items()
     }
@@ -140,7 +140,7 @@ def _entries(pid: int, name: str) -> list[str]:
 
 
 def _differences(environments: Mapping[str, Mapping[str, str]]) -> str:
-    """Say what most processes have in their environment, and how the others differ from that."""
+    """Describe the environment that most processes have, and how those of the others differ."""
     common: dict[str, str] = {}
     for name in sorted({name for variables in environments.values() for name in variables}):
         values = Counter(variables.get(name) for variables in environments.values())

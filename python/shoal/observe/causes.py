@@ -24,7 +24,7 @@ _ORDER: tuple[Kind, ...] = (
 )  # fmt: skip
 
 _HOPE: tuple[Kind, ...] = ("working", "waiting", "stopped", "dead", "idle")
-"""A wait on a channel is put down to the processes of the first of these kinds that use the channel."""
+"""The causes of a wait on a channel are the processes of one kind that use it: the first kind found."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def find_causes(
     *,
     sees_all: bool | None = None,
 ) -> list[Cause]:
-    """Return what the blocked processes of a job wait for, the worst and the oldest first.
+    """Return the causes that keep processes of a job waiting, the worst and the oldest first.
 
     Processes that are stopped, or died in a call or a wait, are causes also if no process waits for them.
     One that died idle may have been ended on purpose, with its group.
@@ -167,7 +167,7 @@ def _ends(graph: WaitGraph) -> list[Cause]:
 def _joined(
     graph: WaitGraph, named: Mapping[_End, dict[str, Activity]]
 ) -> Iterator[tuple[_End, dict[str, Activity]]]:
-    """Join the processes that do the same, and for which the same ones wait: ranks of a call."""
+    """Join processes in the same call for which the same processes wait, such as ranks of a group."""
     alike: dict[tuple[Any, ...], list[_End]] = {}
     for end, found in named.items():
         call = _oldest_call(graph, end.addresses[0]) if end.addresses else None
@@ -220,7 +220,7 @@ def _began(activity: Activity | None) -> float:
 def _behind(
     graph: WaitGraph, ends: Iterable[str], direct: Iterable[str] = ()
 ) -> dict[str, Activity]:
-    """Return the blocked processes that wait for others which wait for these."""
+    """Return the blocked processes that wait for these through others, with their oldest waits."""
     reached, found = {*ends, *direct}, set[str]()
     while more := {
         name
@@ -233,7 +233,7 @@ def _behind(
 
 
 def _waiting(graph: WaitGraph, causes: Iterable[Cause]) -> list[Cause]:
-    """Return the blocked processes that wait for no cause: for each other, or with like waits."""
+    """Return the blocked processes without another cause: circles of them, and those in equal waits."""
     explained = {n for cause in causes for n in (*cause.addresses, *cause.waits, *cause.others)}
     left = graph.blocked - explained
     circles = [

@@ -161,10 +161,10 @@ def _queues(
     name: str, listed: Iterable[dict[str, Any]], waits: Sequence[Activity]
 ) -> Iterable[ChannelQueue]:
     for queue in listed:
-        if queue["key"].startswith(b"\0"):  # a queue for the channel itself
+        if queue["key"].startswith(b"\0"):  # for notes of shoal, not for items
             continue
         key = shown_key(queue["key"])
-        # The wait for an asynchronous operation names it before the queue.
+        # The text of a wait ends so; before that, it may name an asynchronous operation.
         shown = f"the channel {name!r}, key {key}"
         here = [wait for wait in waits if wait.on.endswith(shown)]
         puts = sum(waits_for_room(wait) for wait in here)
@@ -177,7 +177,7 @@ def _queues(
             puts=queue["puts"],
             gets=queue["gets"],
             oldest_s=queue["oldest_s"],
-            # The memory counts sleepers that wait for the same as one.
+            # In the memory, sleepers that wait for the same event count as one.
             waiting_producers=max(puts, queue["producers_waiting"]),
             waiting_consumers=max(len(here) - puts, queue["consumers_waiting"]),
         )

@@ -19,7 +19,7 @@ DRIVER = "driver"
 
 _PUTS = ("put", "put_many", "reserve")
 _THEN = "then"
-"""The wait of a function that runs after an asynchronous operation, in whatever thread ends that."""
+"""A wait for an asynchronous operation that a function was chained to; it blocks no thread."""
 
 _SENDING = "sending"
 """The text `Activity.on` of a member of a broadcast that waits until others have taken its value."""
@@ -76,7 +76,7 @@ class WaitGraph:
             name
             for name in lives - self.works
             if any(wait.operation != _THEN for wait in self.waits[name])
-            # A worker in no call can be called: what waits in its background does not block it.
+            # A worker in no call can be called, also while a thread in its background waits.
             and (not _is_worker(self.processes[name]) or _calls(self.processes[name]))
         }
         self._callable = {name for name in lives if self._takes_calls(name)}
@@ -103,10 +103,10 @@ class WaitGraph:
         )
 
     def holds(self, other: str, name: str, wait: Activity) -> bool:
-        """Whether a wait of a process goes on because another one is stuck."""
+        """Whether a wait of a process cannot end because another one is stuck."""
         if other not in self.stuck:
             return False
-        # A message from one to the other is on its way.
+        # A send ends all the same if the other process receives: the message is on its way.
         return not (_sends(wait) and any(_receives(w, name) for w in self.waits[other]))
 
     def _takes_calls(self, name: str) -> bool:
@@ -135,7 +135,10 @@ class WaitGraph:
         )
 
     def _is_call_open(self, wait: Activity) -> bool:
-        """Whether a wait for a call cannot have ended, though its process would not notice."""
+        """Whether the call that a process waits for still runs, so that the wait cannot be over.
+
+        A process that is stopped does not notice the end of a call.
+        """
         return any(
             wait.on.endswith(f".{call.operation}") and call.since <= wait.since + _BEGUN_S
             for peer in wait.peers
@@ -189,7 +192,7 @@ def waits_of(state: ProcessState) -> Iterator[Activity]:
 
 
 def _works(state: ProcessState) -> bool:
-    """Whether a call of the process goes on without a wait, or may do so unseen."""
+    """Whether a call of the process works instead of waiting, or may be one that the page does not show."""
     return state.hidden > 0 or any(
         one.kind == "call" and all(inner.operation == _THEN for inner in one.inside)
         for one in _all_of(state.activities)

@@ -9,8 +9,11 @@ from shoal.state import Activity, ProcessState
 
 __all__ = ["DeviceLockState", "read_locks"]
 
-_LOCK = re.compile(r"the lock of devices? ((?:\d+(?:, | and )?)+)")
-"""Matches `Activity.on` of a wait for locks; `lock_table.show_devices` writes the devices there."""
+_LOCK = re.compile(r"the lock of devices? (\d+(?:, \d+)*(?: and \d+\b(?! more))?)")
+"""Matches `Activity.on` of a wait for locks; `lock_table.show_devices` writes the devices there.
+
+Of a list that is too long for the page, it matches the devices before "and 12 more".
+"""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ _log = logging.getLogger("shoal")
 
 
 def describe_others(wait: LongWait) -> str:
-    """Say what the processes do that a wait waits for in the end; empty if nothing is known."""
+    """Name the process that keeps a wait from ending, and what it does; empty if none is known."""
     folder, shown = job_folder(), wait.activity()
     if folder is None or not (shown.peers or shown.channel):
         return ""
@@ -50,9 +50,9 @@ def report_job(_: LongWait) -> str:
 def _report(folder: Path, name: str, limit: float) -> None:
     try:
         before = read_pages(folder)
-        time.sleep(_BETWEEN_S)  # what changes meanwhile does not stand still
+        time.sleep(_BETWEEN_S)  # a process whose calls change meanwhile works
         found = diagnose(read_pages(folder), time.monotonic(), limit, before)
-        # A long step must not use up the report of a circle, or of a process that has died.
+        # One report of each kind: after that of a long step, a circle or a death is still reported.
         if found and claim_report(folder, found[0].cause.kind):
             lines = "".join(f"\n- {finding.sentence}" for finding in found)
             _log.warning(

@@ -25,7 +25,7 @@ _OPTION = re.compile(
 )
 """The same on a command line: `--password x`."""
 _COUNTS = re.compile("TOKENS|KEYS", re.IGNORECASE)
-"""In a name whose value may be a number that is no secret: `max_tokens=131072`."""
+"""Found in names whose value may be a number that is no secret: `max_tokens=131072`."""
 _IN_ADDRESS = re.compile(r"""(\b\w+://[^/\s:"]*:)([^\s"]+)""")
 _SHORTEST = 6
 """Length from which on a value is hidden wherever it occurs: a shorter one may be an ordinary word."""
@@ -56,12 +56,12 @@ class Secrets:
         self._values = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
     def hide(self, text: str) -> str:
-        """Return a text without the secrets, and without what is given to a secret name in it."""
+        """Return a text without the secrets, and without the values of secret names (`API_KEY=x`)."""
         text = self.hide_known(text)
         return _OPTION.sub(_without_value, _GIVEN.sub(_without_value, text))
 
     def hide_known(self, text: str) -> str:
-        """Return a text without the secrets, for one that has other things of such names."""
+        """Return a text without the secrets; names such as `key` in it may have other values."""
         return _IN_ADDRESS.sub(_without_password, self._values.sub(HIDDEN, text))
 
     def hide_variables(self, environment: Mapping[str, str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ _SHOWN_S = 1.0
 """Waits of fewer seconds are left out: a job is full of them."""
 
 _CIRCLE_S = 5.0
-"""The same for waits that end by what may be on its way: circles, and waits that nothing explains."""
+"""The same for circles and waits without a cause: a message that ends them may be on its way."""
 
 _LATE_S = 5.0
 """An event loop that has run within these seconds is not mentioned."""
@@ -32,7 +32,7 @@ class Finding:
 
     Attributes:
         cause: The cause.
-        sentence: It in words.
+        sentence: The cause as a sentence.
         is_wrong: Whether the job needs help.
     """
 
@@ -49,7 +49,7 @@ def diagnose(
     *,
     sees_all: bool | None = None,
 ) -> list[Finding]:
-    """Return what the processes of a job wait for, the worst first.
+    """Describe the causes that keep processes of a job waiting, the worst first.
 
     Args:
         states: The processes.
@@ -68,7 +68,7 @@ def diagnose(
 
 
 def describe_culprit(causes: Iterable[Cause], address: str, now: float) -> str:
-    """Say what a process waits for in the end; empty if nothing is known.
+    """Name the process or the circle that a process waits for in the end; empty if none is known.
 
     Args:
         causes: The causes of its job.
@@ -90,7 +90,7 @@ def describe_culprit(causes: Iterable[Cause], address: str, now: float) -> str:
 
 
 def _is_manager(cause: Cause) -> bool:
-    """Whether it is a process without a page that is no worker: most managers have none."""
+    """Whether the cause has no page and is not a worker: most managers have no page."""
     return cause.kind in ("missing", "elsewhere") and ":" not in cause.addresses[0]
 
 

@@ -87,7 +87,7 @@ def copy_with_stacks(
     states = []
     for file, status, blocks in pages:
         page = Path(file)
-        # Those of other containers are asked there.
+        # A process of another container is asked by the task in its container.
         if status != "dead" and is_of_host(page.name, host):
             with suppress(ValueError):
                 states.append(replace(understand(page.name, status, blocks), page=page))
@@ -184,11 +184,13 @@ class StackQuestion:
 
     def _go_on(self, share: float) -> None:
         end = answer_end(self._question)
-        size = os.fstat(self._file).st_size
-        # In this order: a handler that had begun to write before has ended now.
+        # In this order: a handler that has begun to write and runs no longer has written all of its
+        # stacks, and the read that follows gets all of them.
+        has_begun = os.fstat(self._file).st_size > 0
         has_dumped = (
-            size > 0 and self._blocking is not None and not self._is_handling(self._blocking)
+            has_begun and self._blocking is not None and not self._is_handling(self._blocking)
         )
+        size = os.fstat(self._file).st_size
         text = os.pread(self._file, size, 0).decode(errors="replace")
         if text.endswith(end):
             *_, self.answer, _ = _ANSWERED.split(text)  # after those to other questions

@@ -357,12 +357,13 @@ def put_now(queue: Queue, item: Any, weight: int, policy: str) -> None:
     while True:
         try:
             queue.put_nowait(item, weight)
-        except ChannelFull:
+        except ChannelFull as error:
             if policy not in DROPPING:
                 raise
             dropped = queue.displace(all=policy == "keep_latest")
-            if not dropped and not queue.full():
-                raise  # the queue has room: memory is missing
+            refusal = Refusal.of(error)
+            if not dropped and (refusal is None or refusal.kind not in ("messages", "backlog")):
+                raise  # only consumers give back bytes and memory
         else:
             return
 

@@ -4,6 +4,7 @@ import atexit
 import logging
 import math
 import os
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 _MOST_OF_OBJECT = 200
+_NUMBERS = re.compile(r"(?<!\d)\d+(?:, \d+)+(?: and \d+)?")
 _MOST_PEERS = 16
 _BEAT_S = 1.0
 
@@ -100,8 +102,21 @@ def begin_wait(
         return None
     begin = time.monotonic_ns() if since is None else int(since * 1e9)
     end = min(until * 1e9, FOREVER)
-    fields = (operation, on[:_MOST_OF_OBJECT], channel[:_MOST_OF_OBJECT], *peers[:_MOST_PEERS])
+    fields = (operation, _cut(on), channel[:_MOST_OF_OBJECT], *peers[:_MOST_PEERS])
     return page.add("wait", begin, fields, len(peers), int(end))
+
+
+def _cut(on: str) -> str:
+    """Cut a long text; a list of numbers between two of them, with how many more it has."""
+    if len(on) > _MOST_OF_OBJECT:
+        for numbers in _NUMBERS.finditer(on):
+            if numbers.start() < _MOST_OF_OBJECT < numbers.end():
+                ends = [number.end() for number in re.finditer(r"\d+", numbers[0])]
+                room = _MOST_OF_OBJECT - numbers.start() - len(f" and {len(ends)} more")
+                if kept := [end for end in ends if end <= room]:
+                    end = numbers.start() + kept[-1]
+                    return f"{on[:end]} and {len(ends) - len(kept)} more"
+    return on[:_MOST_OF_OBJECT]
 
 
 def use_channel(name: str, token: str, side: Literal["put", "get"]) -> None:

@@ -2,7 +2,7 @@
 
 `Tracer` is both ends: the calls that programs make, and the manager that writes the file. Events go
 from `Tracer` into a file of their process (`spool`). One process of each node sends those of all
-(`sending`), with what its clock differs from the manager's (`clock`). `chrome` turns the manager's
+(`sending`), with the difference between its clock and the manager's (`clock`). `chrome` turns the manager's
 file into one for Perfetto. `recording` switches all that on and off in a process.
 """
 

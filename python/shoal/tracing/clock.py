@@ -1,4 +1,4 @@
-"""Clocks of traces: the monotonic clock of a node, and what it is behind the time of node 0."""
+"""Clocks of traces: the difference between the monotonic clock of a node and the time of node 0."""
 
 import time
 from collections.abc import Callable
@@ -9,9 +9,10 @@ from shoal.process import own_process
 __all__ = ["OFFSET", "Reading", "find_offset"]
 
 OFFSET = time.time_ns() - time.monotonic_ns()
-"""What the monotonic clock of this node was behind the epoch when this process began, in nanoseconds.
+"""Nanoseconds to add to the monotonic clock of this node for the time since the epoch.
 
-The monotonic clock is the same for all processes of a node, and never goes back."""
+They are measured once, when this process begins. The monotonic clock is the same for all processes of a
+node, and never goes back."""
 
 _PROBES = 8
 
@@ -21,7 +22,7 @@ class Reading(NamedTuple):
 
     Attributes:
         host: Identifies the machine; processes of one machine have one monotonic clock.
-        offset: What the monotonic clock there is behind the time of the trace, in nanoseconds.
+        offset: Nanoseconds to add to the monotonic clock of that machine for the time of the trace.
         now: The time of the trace, in nanoseconds since the epoch.
     """
 
@@ -31,7 +32,7 @@ class Reading(NamedTuple):
 
 
 def find_offset(ask: Callable[[], Reading]) -> int:
-    """Return what the monotonic clock here is behind the time of the trace, in nanoseconds.
+    """Return the nanoseconds to add to the monotonic clock here for the time of the trace.
 
     On another machine it is estimated: the manager read its clock between the question and the
     answer. The quickest answer counts, and its error is at most half of the time that it took.

@@ -97,7 +97,7 @@ class Recorder:
             _sink = None
 
     def close(self) -> None:
-        """Send what is there if this process sends; else another one does."""
+        """Send the events that are left if this process sends; else another one does."""
         if self._sender is not None:
             self._sender.stop()
         if self._spool is not None and self._spool.is_empty:
@@ -123,7 +123,7 @@ def end() -> None:
 
 
 def sink() -> Sink | None:
-    """Return what takes the events of this process; None if it is not traced."""
+    """Return the object that takes the events of this process; None if it is not traced."""
     return _sink
 
 

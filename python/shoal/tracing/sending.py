@@ -188,7 +188,8 @@ class Sender:
         while not self._stop.wait(timing.TIMING.interval_s):
             if time.monotonic() >= self._try_again_at:
                 self._tick()
-        # The process that sends may have ended since it read here last. A last call has its time.
+        # Another process sends, but may have ended before it read the last events of this one. The
+        # limit leaves time for a last call.
         limit = time.monotonic() + timing.TIMING.stop_s - 2 * timing.TIMING.send_s
         while not self._tick() and not self._spool.is_empty and time.monotonic() < limit:
             time.sleep(timing.TIMING.interval_s)

@@ -79,7 +79,7 @@ class Spool:
 
     @property
     def offset(self) -> int:
-        """What the monotonic clock is behind the times of the lines, in nanoseconds."""
+        """Nanoseconds that were added to the monotonic clock for the times of the lines."""
         return self._get(_OFFSET_AT)
 
     @property

@@ -37,12 +37,12 @@ _log = logging.getLogger("shoal")
 
 @dataclass
 class _Source:
-    """What the manager has from one process.
+    """The events that the manager has got from one process.
 
     Attributes:
-        end: The position behind its last line.
-        last_us: The time of its last line.
-        dropped: Number of events that it has dropped so far.
+        end: The position after the last line.
+        last_us: The time of the last line.
+        dropped: Number of events that the process has dropped so far.
     """
 
     end: int
@@ -133,7 +133,7 @@ class Tracer(Manager):
             source: The process that made the events.
             start: The position of the first line.
             lines: The lines.
-            shift_us: What the times of the lines are behind the time of the trace, in microseconds.
+            shift_us: Microseconds to add to the times of the lines for the time of the trace.
             dropped: Number of events that the source has dropped so far.
 
         Returns:
@@ -181,7 +181,7 @@ class Tracer(Manager):
 
     @classmethod
     def _get(cls) -> Any:
-        """Return what takes the events of this process; None if it is not traced."""
+        """Return the object that takes the events of this process; None if it is not traced."""
         return None if cls._unavailable else recording.sink()
 
     @staticmethod

@@ -84,8 +84,9 @@ def home_of(settings: WeightsSettings, claimed_by: int | None = None) -> int | N
 class WeightsWorker(ChannelWorker):
     """Makes the folder of weights, and removes what dead processes leave in it.
 
-    No version of its own node goes through the actor: processes publish into the folder and read
-    there. On other nodes than the publisher's it gets the versions for all of them.
+    Versions that are published on its node do not go through the actor: processes publish into the
+    folder and read there. On another node than the publisher's, the actor receives the versions for
+    all processes of its node.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class WeightsWorker(ChannelWorker):
         super().__init__(name, settings, namespace, log=log)
         self._epoch_note, self._noted_epoch = f"{name}, epoch", 0
         least = 0
-        if self._former is not None:  # if there is no page, it was lost, and all versions with it
+        if self._former is not None:  # a page that is not there was lost with all versions
             least = (ask_manager("noted", self._epoch_note) or 0) + _SKIPPED
         if settings.num_actors > 1:
             index = int(name.rpartition(":")[2])
@@ -115,7 +116,7 @@ class WeightsWorker(ChannelWorker):
     def _serve(self) -> None:
         queues = SessionQueues(self._settings, self._session)
         serve(self._store, OwnQueues(queues))
-        self._session.close_queues()  # nobody takes what other nodes still put
+        self._session.close_queues()  # else other nodes put on, and no process takes it
 
     def _follow(self) -> None:
         """Follow the home, once there is one, if that is another node."""
@@ -125,7 +126,7 @@ class WeightsWorker(ChannelWorker):
             with contextlib.suppress(Exception):  # the manager ends first at the end of a job
                 home = home_of(settings)
             if home is None:
-                # Nothing tells when the first process publishes elsewhere.
+                # No event tells this actor that a process of another node publishes first.
                 time.sleep(timing.TIMING.claim_s)
                 continue
             if home == self._index:
@@ -158,7 +159,7 @@ class WeightsWorker(ChannelWorker):
 
 
 class OwnQueues:
-    """The queues of the actor's session, as those of another node are used."""
+    """The queues of the actor's own session, with the methods of those of another node."""
 
     def __init__(self, queues: SessionQueues) -> None:
         self._queues = queues

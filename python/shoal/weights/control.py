@@ -235,7 +235,7 @@ class ControlPage:
         return self._announced.value
 
     def announce(self, packed: int) -> None:
-        """Say that a version is on its way to this node, or that none is that was not there."""
+        """Announce a version that is on its way to this node; if none is, the newest one here."""
         self._announced.value = packed
         self._word(_KNOWN).value = max(packed, self.known)
         self._ring()
@@ -278,7 +278,7 @@ class ControlPage:
             self._sleep(bell, left)
 
     def wait_until_followed(self, seconds: float, check: Callable[[], None]) -> None:
-        """Wait some seconds until this node follows the one of the publisher."""
+        """Wait until this node follows the one of the publisher, or is it, for at most some seconds."""
         end = time.monotonic() + seconds
         while True:
             bell, left = self._bell.value, end - time.monotonic()

@@ -1,4 +1,4 @@
-"""The description of a version: what is in it, where it lies, and its tensors on mapped memory."""
+"""The description of a version: its contents, their places, and its tensors on mapped memory."""
 
 import os
 import pickle
@@ -94,14 +94,14 @@ class BlockRange(NamedTuple):
 
 
 class Description(NamedTuple):
-    """What is in a version.
+    """The contents of a version, and their places.
 
     Attributes:
         files: The files in which the blocks are; the first is that of the version itself.
         blocks: The blocks.
         entries: The leaves and values by name, in the order of the state.
         digests: The digest of each block; None for one that has none.
-        notes: What publishers of parts tell each other.
+        notes: Facts that the publishers of parts tell each other.
     """
 
     files: tuple[FilePart, ...]
@@ -112,10 +112,10 @@ class Description(NamedTuple):
 
 
 class Frame:
-    """What is written around the blocks of a file.
+    """The bytes of a file around its blocks: the header, the description, and the digests.
 
     Args:
-        description: What is in the version; its digests do not matter.
+        description: The description of the version; its digests are not used.
         start: The end of the blocks in the file.
 
     Attributes:
@@ -154,7 +154,7 @@ class Frame:
 
 
 def read(memory: memoryview) -> Description:
-    """Return what is in a version's file.
+    """Return the description in a version's file.
 
     Raises:
         WeightsCorruptError: The file is not one of a version.

@@ -123,7 +123,7 @@ class VersionFolder:
 
         Args:
             least: The least version that is, as `Version.packed` returns it; 1 for any.
-            wanted: What the caller waits for, for messages.
+            wanted: The awaited version in words, for messages.
             deadline: When to stop waiting.
             check: Is called again and again, and ends the wait by raising.
             is_newest: Whether to wait for a newer version that is on its way to this node.
@@ -199,7 +199,7 @@ class VersionFolder:
         path = self.path_of("v", version)
         try:
             memories = [self._mapped(path)]
-            # The name exists, now that the file is locked: otherwise it may be written again.
+            # By its name, after the lock: a file without the name may be written again.
             description = read_file(path)
             parts = [part for part in description.files if part.file >= 0]
             memories += [self._mapped_part(part) for part in parts[1:]]
@@ -288,7 +288,7 @@ class VersionFolder:
         """Return the versions that name each file; those that are retired do not count.
 
         Args:
-            there: What `files` has returned; None to look.
+            there: The files of all versions; None to list them now.
         """
         there = self.files() if there is None else there
         files_of: dict[Version, tuple[FilePart, ...]] = {}
@@ -297,7 +297,7 @@ class VersionFolder:
             with contextlib.suppress(FileNotFoundError):
                 known = self._files_of.get(version)
                 files_of[version] = known or self.described(version).files
-        self._files_of = files_of  # not changed any more: several threads may be here
+        self._files_of = files_of  # a new dict, which other threads may read
         found: dict[FilePart, list[Version]] = {}
         for version, files in files_of.items():
             for part in files:
@@ -305,7 +305,7 @@ class VersionFolder:
         return found
 
     def described(self, version: Version | FilePart) -> Description:
-        """Return what is in a version, retired or not.
+        """Return the description of a version, retired or not.
 
         Raises:
             FileNotFoundError: It is not there any more.
@@ -314,7 +314,7 @@ class VersionFolder:
         for path in (self.path_of("v", part), self.path_of("r", part)):
             with contextlib.suppress(FileNotFoundError, BlockingIOError):
                 memory = self._mapped(path)
-                if path.exists() or self.path_of("r", part).exists():  # as of a reader
+                if path.exists() or self.path_of("r", part).exists():  # after the lock, as a reader
                     return read(memory)
         raise FileNotFoundError(f"version {part.version} of {self.name}")
 

@@ -214,7 +214,7 @@ def follow(
             # The source's actor has ended, or has not begun; with the weights this loop ends, too.
             if not (_is_over(control) or isinstance(error, ChannelClosed)):
                 _log.warning("%s: %s: %s", describe_self(), store.name, error)
-            if not isinstance(error, (StaleBaseError, WeightsMemoryError)):  # of this node
+            if not isinstance(error, (StaleBaseError, WeightsMemoryError)):  # its own failures
                 asked, failed = (asked + 1) % len(followers), time.monotonic()
             time.sleep(timing.TIMING.retry_s)  # nothing tells when a source can be reached again
 
@@ -224,7 +224,7 @@ def _is_over(control: ControlPage) -> bool:
 
 
 def _stop(control: ControlPage) -> None:
-    """Say that this node does not follow; what was announced may not come."""
+    """Note that this node does not follow, and that no version is on its way."""
     control.is_following = False
     control.announce(control.packed)
 
@@ -236,7 +236,7 @@ class _Follower:
         self._store = store
         self._queues = queues
         self._key = key
-        # There may be answers to a process of this actor that died.
+        # Random: there may be answers to an earlier process of this actor, which died.
         self._number = secrets.randbits(48)
         self._whole = False
 
@@ -259,9 +259,9 @@ class _Follower:
         self._whole = False
         if isinstance(first, Closed):
             store.close(first.reason)
-        # If there is none, what was on its way has not come.
+        # An answer without a version: one that was announced does not come.
         control.announce(first.version.packed() if isinstance(first, Head) else control.packed)
-        control.is_following = True  # a reader that waits for this looks at what was announced
+        control.is_following = True  # last: a reader that waits for it reads the announcement then
         if isinstance(first, Head):
             try:
                 with contextlib.closing(self._all(first)) as messages:
@@ -283,7 +283,7 @@ class _Follower:
                 yield message
         finally:
             if ahead is not None:
-                ahead.exception()  # the thread must not take a message of the next answer
+                ahead.exception()  # it ends before it can take a message of the next answer
 
     def _in_thread(self) -> "concurrent.futures.Future[Any]":
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()

@@ -68,7 +68,7 @@ def _run(tasks: list[Task]) -> list[list[bytes]]:
     places = [
         (task, number) for task, of_task in enumerate(found) for number in range(len(of_task))
     ]
-    left = iter(places)  # of all threads: each takes the next one
+    left = iter(places)  # shared by all threads: each takes the next piece
 
     def work() -> None:
         for task, number in left:
@@ -88,8 +88,8 @@ def _run(tasks: list[Task]) -> list[list[bytes]]:
             run_in_thread(partial(_in_turn, turn, work, errors))
         work()
     finally:
-        list(left)  # after an error, the others begin no further piece
-        for turn in turns:  # nor does one that has not begun; the others end now
+        list(left)  # after an error: then no thread finds a further piece
+        for turn in turns:  # waits for the threads that have begun
             with turn:
                 pass
     if errors:

@@ -70,8 +70,7 @@ class Piece(NamedTuple):
     Attributes:
         size: Its number of bytes.
         source: A contiguous buffer with its bytes, or the function that copies them.
-        marks: For each of its tensors of torch what changes when it is written to; None if there is
-            another one.
+        marks: The mark of each of its tensors; None if one has no mark.
         device: The device that has it; an empty text for the CPU.
     """
 
@@ -138,7 +137,7 @@ class _Source(NamedTuple):
         return Leaf(self.kind, self.dtype, tuple(self.value.shape), self.strides, block, offset)
 
     def mark(self) -> "Mark | None":
-        """Return what changes when a tensor of torch is written to, but not through `.data`."""
+        """Return the mark of a tensor of torch; None of others, and of tensors that count no writes."""
         if self.kind != "torch":
             return None
         try:
@@ -149,7 +148,13 @@ class _Source(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A storage that is not kept alive, the count of writes to it, and an address in it."""
+    """The state of a tensor, which each write to it changes, but for those through `.data`.
+
+    Attributes:
+        storage: A weak reference to its storage.
+        written: The number of writes to it.
+        first: The address of its first element.
+    """
 
     storage: Any
     written: int
@@ -312,7 +317,7 @@ class Placement:
 
     Attributes:
         copied: The numbers of the blocks that are copied, each with its offset.
-        frame: What is written around them.
+        frame: The bytes around them.
     """
 
     def __init__(
@@ -342,7 +347,7 @@ class Placement:
 
 
 def keys_of(blocks: Sequence[Piece | BlockRange], entries: Entries) -> list[tuple[Any, ...]]:
-    """Return for each block of a state or a version what both must have in common to share it."""
+    """Return a key for each block of a state or a version, which may share blocks of equal keys."""
     found: list[list[Any]] = [[block.size] for block in blocks]
     for name, entry in entries.items():
         if isinstance(entry, Leaf):
@@ -361,8 +366,8 @@ def flattened(state: Any, operation: str, prefix: str = "") -> Iterator[tuple[st
 
     Args:
         state: The dict.
-        operation: What is done with it, for errors.
-        prefix: What the names begin with.
+        operation: The operation on it, for errors.
+        prefix: The begin of all names.
 
     Raises:
         ShoalValueError: It is not a dict, or a name is not a text.

@@ -76,7 +76,7 @@ def load(snapshot: Loadable, target: Any, *, strict: bool) -> LoadReport:
 
 
 def _torn(snapshot: Loadable, had: dict[str, str], *, strict: bool) -> list[str]:
-    """Return the names that the target has tied to others, and the snapshot has not.
+    """Return the names that share memory in the target, but have different values in the snapshot.
 
     Raises:
         ShoalValueError: There are some, and `strict` does not allow that.
@@ -187,7 +187,7 @@ def _had(snapshot: Loadable, parts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _place(part: Any) -> Any:
-    """Return what is equal for two names of the same memory; None if it has none."""
+    """Return the place of a tensor or an array in memory; None for another value, or no bytes."""
     if isinstance(part, np.ndarray):
         return (
             (part.__array_interface__["data"][0], part.shape, part.strides) if part.size else None

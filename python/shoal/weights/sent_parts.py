@@ -70,7 +70,7 @@ class _Rectangle(NamedTuple):
 
 
 class _SentShards(NamedTuple):
-    """What the home needs of a `ShardFile`; the rectangles are those that this process writes."""
+    """A `ShardFile` as the home is told of it; the rectangles are the shards that this process writes."""
 
     signature: int
     nbytes: int
@@ -98,7 +98,7 @@ class SentPart(NamedTuple):
         publisher: The process, for messages.
         epoch: The epoch of the process; None if it has published nothing.
         timeout: The deadline of the call in seconds.
-        waited: How many of them have passed.
+        waited: The seconds of it that have passed.
         checksum: Whether to make digests.
         entries: What is in the part.
         sizes: The number of bytes of each of its blocks, but for those of shards.
@@ -201,7 +201,7 @@ def send_part(
         raise
     finally:
         with contextlib.suppress(ShoalError):
-            while answer is None:  # the bytes that nobody has taken, which would stay
+            while answer is None:  # remove the bytes that the home has not taken
                 queues.take(sent.key, ANSWER, Deadline(0))
         with contextlib.suppress(ShoalError):
             queues.put(sent.key, _GONE, 0, Deadline(timing.TIMING.beat_s))
@@ -303,11 +303,11 @@ def take_part(store: Store, queues: SourceQueues, sent: SentPart) -> None:
         except Exception as error:  # noqa: BLE001  (the publisher must not wait for what cannot be sent)
             text = f"{type(answer).__name__}: {answer}; it was not sent as it is: {error}"
             queues.put(sent.answers, WeightsError(text), 0, Deadline(timing.TIMING.answer_s))
-    with contextlib.suppress(ShoalError):  # it may only have been silent, and take the answer later
+    with contextlib.suppress(ShoalError):  # one that was only silent takes the answer later
         while not stream.has_gone:
             stream.has_gone = queues.take(sent.key, ONE, Deadline(timing.TIMING.answer_s)) == _GONE
     with contextlib.suppress(ShoalError):
-        while True:  # what nobody has taken
+        while True:  # remove the answers that the publisher has not taken
             queues.take(sent.answers, ONE, Deadline(0))
 
 
@@ -315,7 +315,7 @@ def _published(store: Store, stream: "_Stream", sent: SentPart) -> Version | Sho
     enter_scope(sent.publisher)  # for messages, and for the notes of the part
     own = None
     try:
-        # With the epoch and the files of this publisher alone.
+        # A store of this publisher alone: with its epoch, and with files of its own.
         own = Store(str(store.folder), store.name, stream.check)
         own.epoch = sent.epoch
         deadline = Deadline(sent.timeout, waited=sent.waited)
@@ -336,9 +336,10 @@ def _published(store: Store, stream: "_Stream", sent: SentPart) -> Version | Sho
 
 
 def _await_former(store: Store, part: VersionPart, stream: "_Stream", deadline: Deadline) -> None:
-    """Wait a little while the same part of another publisher is there, which may have died.
+    """Wait a little while for the end of another publisher of the same part, which may have died.
 
-    The home learns late of a death on another node; a publisher in place of the dead one is earlier.
+    The home notices a death on another node only after seconds. A publisher that is started in place
+    of the dead one may send its part before that.
     """
     sent = part, key_of(own_process())
     end = time.monotonic() + min(timing.TIMING.former_s, deadline.remaining)

@@ -27,7 +27,7 @@ class Snapshot(Mapping[str, Any]):
     Attributes:
         version: The version.
         nbytes: The number of bytes of its tensors and arrays.
-        description: Where they lie.
+        description: Their places in memory.
     """
 
     def __init__(

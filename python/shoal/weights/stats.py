@@ -65,7 +65,7 @@ class VersionStats(NamedTuple):
 
 
 class WeightsStats(NamedTuple):
-    """What weights have in memory.
+    """The versions of weights in memory.
 
     Attributes:
         versions: The versions, the oldest first.

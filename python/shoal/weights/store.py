@@ -44,14 +44,14 @@ _MOST_FILES = 16
 """Maximum number of older files whose blocks a version uses."""
 
 _MOST_TIMES = 2
-"""A delta on files that together have more than this many times the bytes of the state is whole."""
+"""A version uses blocks of older files that together have at most this many times its own bytes."""
 
 _LEAST = 2**22
-"""Bytes of such files that do not matter."""
+"""Bytes that these files may have beyond that."""
 
 
 class _OwnVersion(NamedTuple):
-    """A version, and what this process needs for a delta on it.
+    """A version, with the facts that this process needs for a delta on it.
 
     Attributes:
         version: The version.
@@ -219,7 +219,7 @@ class Store(VersionFolder):
     def _shared(
         self, layout: StateLayout, newest: Version | None, delta: Delta
     ) -> tuple[dict[int, tuple[FilePart, int]], dict[int, bytes]]:
-        """Return where the blocks lie that the newest version has too, and their digests."""
+        """Return the places and the digests of the blocks that the newest version has too."""
         if isinstance(delta, Version) and delta != newest:
             raise ShoalValueError(
                 f"publish: delta={delta}: the newest version of {self.name} is {newest}, and a delta "
@@ -265,7 +265,7 @@ class Store(VersionFolder):
         return shared, digests
 
     def is_scattered(self, parts: set[FilePart], nbytes: int) -> bool:
-        """Whether most of some files is not used by a version of this many bytes, or they are many."""
+        """Whether older files are too many or too large to be kept for a version of this many bytes."""
         sizes = [file.nbytes for file in self.files() if file.part in parts]
         return len(parts) > _MOST_FILES or sum(sizes) > _MOST_TIMES * nbytes + _LEAST
 
@@ -306,8 +306,8 @@ class Store(VersionFolder):
         seen = self.control.least_epoch
         if newest is None:
             return seen + 1
-        # A newest version that does not exceed what was seen follows a loss of memory: its number
-        # was given before, or will be older than one that a reader has.
+        # Memory was lost if the newest epoch does not exceed one that was seen: then its numbers may
+        # be used already, and a reader may have a greater version.
         continues = set(epochs) == {newest.epoch} and newest.epoch > seen
         return newest.epoch if continues else max(newest.epoch, seen) + 1
 
@@ -386,7 +386,7 @@ def write_file(
     *,
     checksum: bool,
 ) -> None:
-    """Copy the blocks that are not there yet, and what is around them."""
+    """Write the file of a version: the blocks that no older file has, and the bytes around them."""
 
     def copy(memory: memoryview) -> None:
         parts, others = [], []

@@ -13,9 +13,9 @@ class WeightsTiming:
     """
 
     slice_s: float = 0.5
-    """That a wait sleeps at most: a publisher may die before it rings the bell."""
+    """At most, for one sleep of a wait: a publisher may die before it rings the bell."""
     try_s: float = 0.005
-    """Between two looks of a wait for what rings no bell."""
+    """Between two looks of a wait for an event that rings no bell."""
     look_s: float = 2.0
     """Between two looks whether the weights ended, or readers have let go of versions."""
     part_lock_s: float = 30.0
@@ -25,10 +25,10 @@ class WeightsTiming:
     close_s: float = 5.0
     """At most, to tell the other nodes why the weights were closed."""
     diff_s: float = 60.0
-    """For the newest version to come to this node before `diff` compares with it, if not told."""
+    """For the newest version to come to this node before `diff` compares with it, by default."""
 
     claim_s: float = 0.5
-    """Between two questions where versions are published, before the first is."""
+    """Between two questions on which node versions are published, before the first one is."""
     followed_s: float = 2.0
     """At most, for the node of the publisher to answer; then the version that a node has is the newest."""
     retry_s: float = 1.0

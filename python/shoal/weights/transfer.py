@@ -37,10 +37,10 @@ __all__ = [
 ]
 
 ASKS = "asks"
-"""The key of what other nodes ask the actor of a node."""
+"""The key of the questions that the actor of a node gets from other nodes."""
 
 ANSWER = ONE._replace(again=False)
-"""A message of an answer: if the process that was asked has died, the next one knows nothing of it."""
+"""The wish for a message of an answer; it ends if the process that was asked dies."""
 
 _MESSAGE = 4 * PIECE
 """Maximum number of bytes of a message, whose pieces the receiver hashes."""
@@ -57,7 +57,7 @@ class SourceQueues(Protocol):
 
 
 class StaleBaseError(WeightsError):
-    """The receiver does not have a block any more that was not sent; ask for the whole version."""
+    """A block was not sent, and the receiver has lost it: it has to ask for the whole version."""
 
 
 class Head(NamedTuple):
@@ -180,7 +180,7 @@ def receive(store: Store, messages: Iterator[Any]) -> Version:
 
 
 def _shared(store: Store, newest: Version | None, head: Head) -> dict[int, tuple[FilePart, int]]:
-    """Return where the blocks are that were not sent."""
+    """Return the places of the blocks that were not sent."""
     missing = set(range(len(head.sizes))) - set(head.sent)
     if not missing:
         return {}
@@ -205,7 +205,7 @@ def _shared(store: Store, newest: Version | None, head: Head) -> dict[int, tuple
 def _copier(
     head: Head, placement: Placement, messages: Iterator[list[Bytes]]
 ) -> Callable[[memoryview], None]:
-    """Return the function that copies what arrives, and compares it with the digests."""
+    """Return the function that copies the bytes that arrive, and compares them with the digests."""
     starts = dict(placement.copied)
 
     def copy(memory: memoryview) -> None:
@@ -222,7 +222,7 @@ def _copier(
                     hashed.append((number, target, part))
                 left -= part.nbytes
             copy_into(memory, plain)
-            # Here, because the next message is received meanwhile.
+            # Hashed at once, while the next message is received.
             made = copy_pieces([(target, part) for _, target, part in hashed])
             for (number, _, _), digests in zip(hashed, made, strict=True):
                 pieces.setdefault(number, []).extend(digests)

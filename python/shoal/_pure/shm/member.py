@@ -297,10 +297,11 @@ class Member:
     def _tidied(self, write: Callable[[Work[Any]], Any], work: Work[Any]) -> Any:
         """Do work in a transaction, then remove the files and bells without a row; return its result.
 
-        A process may be killed before it can remove one, or while it makes one. The row is committed
-        after the file is made, in one transaction. So a file that is listed before a transaction, and
-        has no row in it, belongs to nobody. It is removed after the transaction, because a
-        participant whose row is there and whose bell is not would never be taken for dead.
+        A process may be killed before it can remove a file, or while it makes one. It makes the file
+        and commits its row in one transaction. So a file that is listed before a transaction and has
+        no row in it was left by a process that was killed. It is removed after the transaction:
+        otherwise, if this process were killed in between, the row of a participant could stay without
+        its bell, and the participant would never be taken for dead.
         """
         listed = {path for folder in self._folders for path in folder.glob("[bx]*")}
 
