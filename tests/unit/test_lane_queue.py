@@ -439,15 +439,6 @@ def encrypted(session, authority):
     server.stop()
 
 
-def test_an_encrypted_connection_carries_puts_and_gets(queue, encrypted, authority):
-    here = far(_backend.LaneClient(*encrypted.address, KEY, authority.files("127.0.0.1")))
-    items = [b"x", {"a": [1, 2.5, None]}, bytes(3_000_000)]
-    here.put(items[0])
-    here.put_many(items[1:], [0, 0])
-    assert [item for _, item in queue.peek()] == items
-    assert [here.get() for _ in items] == items
-
-
 def test_an_encrypted_connection_is_refused_without_a_certificate_of_its_ca(
     queue, encrypted, authority, server, tmp_path
 ):
