@@ -173,29 +173,6 @@ def test_leases_of_a_forked_child_return_when_it_ends(channel, key):
 # Threads.
 
 
-def test_threads_share_a_handle(channel, key):
-    one = channel(maxsize=3)
-    got, lock = [], threading.Lock()
-
-    def produce(me):
-        for n in range(25):
-            one.put((me, n), key=key, timeout=DEADLINE_S)
-
-    def consume():
-        for _ in range(25):
-            item = one.get(key, timeout=DEADLINE_S)
-            with lock:
-                got.append(item)
-
-    threads = [threading.Thread(target=produce, args=(me,)) for me in range(2)]
-    threads += [threading.Thread(target=consume) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE_S)
-    assert sorted(got) == [(me, n) for me in range(2) for n in range(25)]
-
-
 def test_many_threads_find_their_way_to_a_fresh_handle_at_once(channel, key):
     one = Channel.connect(channel().name)
     with contextlib.ExitStack() as stack:
