@@ -9,7 +9,6 @@ import pytest
 import ray
 
 from shoal import Channel
-from shoal.errors import ChannelError
 from support.channel_peers import over
 from support.processes import DEADLINE_S, in_a_child
 
@@ -52,12 +51,6 @@ def test_a_handle_travels_through_a_channel(channel, key):
     other = one.get(key, timeout=DEADLINE_S)
     other.put("a", key=key)
     assert channel(maxsize=3).drain(key) == ["a"]
-
-
-@pytest.mark.parametrize("transport", ["local"], indirect=True)
-def test_a_local_channel_stays_in_its_process(channel):
-    with pytest.raises(ChannelError, match="cannot leave its process"):
-        pickle.dumps(channel())
 
 
 def ping_pong(channel, key, me, rounds):
