@@ -256,20 +256,6 @@ def test_each_work_has_its_own_deadline(channel, key):
     assert behind.wait(timeout=DEADLINE_S) == "a"
 
 
-def test_a_timeout_in_a_loop_loses_nothing(channel, key):
-    one = channel()
-
-    async def give_up():
-        with pytest.raises(ShoalTimeoutError):
-            await one.get(key, async_op=True, timeout=0.1)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(one.get(key, async_op=True), 0.1)
-
-    asyncio.run(give_up())
-    one.put_many([1, 2], key=key)
-    assert one.drain(key) == [1, 2]
-
-
 def test_a_sync_get_waits_behind_the_async_ones_of_its_process(channel, key):
     one = channel()
     pending = one.get(key, async_op=True)

@@ -167,13 +167,6 @@ def test_a_batch_that_does_not_come_leaves_all_in_the_channel(channel, key):
 
 
 @everywhere
-def test_a_batch_takes_all_items_of_a_full_key(channel, key):
-    one = channel(maxsize=3)
-    one.put_many("abc", [1, 1, 1], key=key)
-    assert one.get_batch(100, key, timeout=DEADLINE_S) == ["a", "b", "c"]
-
-
-@everywhere
 def test_a_waiting_batch_takes_all_items_once_its_key_is_full(channel, key):
     one = channel(maxsize=3)
     pending = one.get_batch(100, key, async_op=True)

@@ -154,8 +154,10 @@ def test_arrays_arrive_whole(channel, links, key):
     links(rate=800, symmetric=True)
     c = channel()
     c.put({"a": numpy.arange(100_000)}, key=key)
+    begin = time.monotonic()
     with c.reserve(50_000, "int64", key=key) as array:
         array[:] = 3
+    assert time.monotonic() - begin >= DELAY_S
     assert numpy.array_equal(c.get(key, timeout=30)["a"], numpy.arange(100_000))
     assert numpy.array_equal(c.get(key, timeout=30), numpy.full(50_000, 3))
 

@@ -31,6 +31,7 @@ def test_items_keep_order_keys_and_weights(channel):
         (n, {"n": n}) for n in range(3)
     ]
     assert "{'n': 2}" in str(one)
+    assert one.name in repr(one)
     assert [one.get()["n"] for _ in range(3)] == [0, 1, 2]
     assert one.empty()
     assert one.get(key=("a", 1.0)) == "other"

@@ -65,24 +65,6 @@ def test_bytes_are_those_of_the_items(channel, key):
 
 
 @everywhere
-def test_looking_takes_nothing(channel, key):
-    one = channel()
-    one.put_many(["a", {"b": 1}], [1, 2], key=key)
-    for _ in range(2):
-        assert [(each.weight, each.item) for each in one.peek_all(key)] == [(1, "a"), (2, {"b": 1})]
-    assert one.drain(key) == ["a", {"b": 1}]
-    assert one.peek_all(key) == []
-
-
-@everywhere
-def test_the_text_of_a_channel_lists_its_default_queue(channel):
-    one = channel(private=True)
-    one.put("shown", weight=2)
-    assert "shown" in str(one)
-    assert one.name in repr(one)
-
-
-@everywhere
 def test_a_long_wait_names_the_waiter_and_its_peer(channel, key, caplog, timing):
     timing("deadline", first_logs_s=(0.2, 60.0))
     one = channel()

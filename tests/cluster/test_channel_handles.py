@@ -9,7 +9,6 @@ import pytest
 import ray
 
 from shoal import Channel
-from shoal.errors import ChannelError
 from support.channel_peers import over
 from support.processes import DEADLINE_S, in_a_child
 
@@ -52,12 +51,6 @@ def test_a_handle_travels_through_a_channel(channel, key):
     other = one.get(key, timeout=DEADLINE_S)
     other.put("a", key=key)
     assert channel(maxsize=3).drain(key) == ["a"]
-
-
-@pytest.mark.parametrize("transport", ["local"], indirect=True)
-def test_a_local_channel_stays_in_its_process(channel):
-    with pytest.raises(ChannelError, match="cannot leave its process"):
-        pickle.dumps(channel())
 
 
 def ping_pong(channel, key, me, rounds):
@@ -171,29 +164,6 @@ def test_leases_of_a_forked_child_return_when_it_ends(channel, key):
 
 
 # Threads.
-
-
-def test_threads_share_a_handle(channel, key):
-    one = channel(maxsize=3)
-    got, lock = [], threading.Lock()
-
-    def produce(me):
-        for n in range(25):
-            one.put((me, n), key=key, timeout=DEADLINE_S)
-
-    def consume():
-        for _ in range(25):
-            item = one.get(key, timeout=DEADLINE_S)
-            with lock:
-                got.append(item)
-
-    threads = [threading.Thread(target=produce, args=(me,)) for me in range(2)]
-    threads += [threading.Thread(target=consume) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE_S)
-    assert sorted(got) == [(me, n) for me in range(2) for n in range(25)]
 
 
 def test_many_threads_find_their_way_to_a_fresh_handle_at_once(channel, key):

@@ -8,9 +8,9 @@ import time
 import pytest
 import ray
 
-from shoal import Cluster, NodeInfo, PackedPlacementStrategy, Worker, WorkerAddress
+from shoal import Cluster, NodeInfo, Worker, WorkerAddress
 from shoal.context import set_context
-from shoal.errors import ClusterNotFoundError, NameTakenError, PlacementError, ShoalValueError
+from shoal.errors import ClusterNotFoundError, NameTakenError, ShoalValueError
 from shoal.manager import NodeManager, WorkerManager
 
 pytestmark = pytest.mark.ray
@@ -129,13 +129,12 @@ SEEN = {
         pytest.param(
             ("probe:3", 0, -1, {"X": "1"}, [1], {"second": 2}), {}, marks=pytest.mark.nightly
         ),
-        pytest.param(("probe:3", 0, {"X": "1"}, [1], {"second": 2}), {}, marks=pytest.mark.nightly),
         (
             ("probe:3",),
             {"node_id": 0, "env_vars": {"X": "1"}, "cls_args": [1], "cls_kwargs": {"second": 2}},
         ),
     ],
-    ids=["today", "with-gpu", "without-gpu", "keywords"],
+    ids=["today", "with-gpu", "keywords"],
 )
 def test_allocate_in_all_spellings(start, args, kwargs):
     actor = start(*args, **kwargs)
@@ -208,11 +207,6 @@ def test_a_worker_of_a_job_that_has_ended_starts_no_other(start, cluster):
     assert "no job runs in the namespace 'shoal_7': it has ended" in message
     assert not initialised
     ray.kill(actor)
-
-
-def test_a_strategy_beyond_the_cluster_is_a_placement_error(cluster):
-    with pytest.raises(PlacementError):
-        PackedPlacementStrategy(0, 3).get_placement(cluster)
 
 
 def test_a_proxy_gives_its_limit_to_methods_that_wait(cluster):

@@ -230,11 +230,6 @@ def test_a_group_is_found_by_its_name(pair, launch):
     assert launch(Echo).reach("echo").wait() == [[0, 1]]
 
 
-def test_a_name_that_no_component_has(cluster):
-    with pytest.raises(ShoalValueError, match="no group 'nobody' in the job 'shoal'"):
-        WorkerGroup.from_group_name(Echo, "nobody")
-
-
 def test_coroutine_methods_run_side_by_side(coroutines):
     held = coroutines.hold()
     assert coroutines.plain().wait(20) == [0]

@@ -16,7 +16,6 @@ from shoal import NodePlacementStrategy, Worker, _backend
 from shoal.errors import (
     LaunchError,
     PeerLostError,
-    ShoalValueError,
     WorkerGroupError,
 )
 from support.processes import has_ended, until
@@ -132,14 +131,6 @@ def test_sigterm_ends_a_busy_worker(launch):
         busy.wait(15)
 
 
-def test_a_value_that_cannot_be_pickled(one):
-    text = r"what Fails\.lock returned \(lock\) cannot be sent: cannot pickle"
-    with pytest.raises(ShoalValueError, match=text) as info:
-        one.lock().wait(20)
-    (note,) = info.value.__notes__
-    assert note.startswith("one.lock on rank 0 (one:0): what it returned cannot be pickled")
-
-
 def test_an_argument_that_failed(one):
     @ray.remote
     def broken():
@@ -159,17 +150,6 @@ def test_an_error_in_a_coroutine(launch):
 
 
 # --- several ranks: all of them, first cause first ---
-
-
-def test_one_rank_of_two(pair):
-    with pytest.raises(
-        WorkerGroupError, match=r"pair\.fail_on failed on 1 of 2 ranks.*rank 1: Val"
-    ) as i:
-        pair.fail_on(1).wait()
-    assert i.value.ranks == (1,)
-    (error,) = i.value.exceptions
-    assert (type(error), str(error)) == (ValueError, "rank 1")
-    assert pair.rank().wait() == [0, 1]
 
 
 @pytest.mark.nightly
@@ -236,11 +216,6 @@ def test_a_death_without_a_waiter_is_logged_but_not_that_of_a_closed_group(launc
 
 
 # --- constructors ---
-
-
-def test_a_constructor_argument_that_cannot_be_pickled(launch):
-    with pytest.raises(LaunchError, match="an argument of its constructor cannot be pickled"):
-        launch(Fails, threading.Lock(), name="argument")
 
 
 def test_a_constructor_that_raises(launch, caplog):

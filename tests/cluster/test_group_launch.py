@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 import ray
 
-from shoal import NodePlacementStrategy, Worker, WorkerGroup
+from shoal import Worker, WorkerGroup
 from shoal.errors import (
     LaunchError,
     NameTakenError,
     PeerLostError,
-    PlacementError,
     ShoalTimeoutError,
     ShoalValueError,
 )
@@ -196,17 +195,6 @@ def test_launching_twice(launch, cluster):
     group = launch(Plain, name="once")
     with pytest.raises(LaunchError, match="'once' is launched already"):
         group.launch(cluster)
-
-
-@pytest.mark.parametrize("value", [0, -1, 2**31])
-def test_a_concurrency_that_cannot_be(launch, value):
-    with pytest.raises(ShoalValueError, match=f"max_concurrency={value}: expected 1 to 2147483647"):
-        launch(Plain, max_concurrency=value)
-
-
-def test_a_node_that_is_not_there(cluster):
-    with pytest.raises(PlacementError, match="1"):
-        Plain.create_group().launch(cluster, NodePlacementStrategy([0, 1]))
 
 
 def test_a_workers_own_close_is_called_first(launch, tmp_path):

@@ -11,7 +11,6 @@ import pytest
 from shoal import NodePlacementStrategy, Worker
 from shoal.errors import (
     ShoalError,
-    TransportError,
 )
 
 pytestmark = pytest.mark.ray
@@ -57,48 +56,6 @@ class Peer(Worker):
             return type(error).__name__, str(error), time.monotonic() - start
         return None
 
-    def tensors(self, rank, *, sender):
-        import torch
-
-        if sender:
-            self.send_tensor(torch.arange(6.0).reshape(2, 3), "peers", rank)
-            self.send((torch.ones(2), torch.zeros(1)), "peers", rank)
-            self.send({"a": torch.ones(300, 300, dtype=torch.bfloat16)}, "peers", rank)
-            self.send(torch.ones(3), "peers", rank, piggyback_payload={"step": 1})
-            self.send(torch.arange(20.0).reshape(4, 5).t(), "peers", rank)
-            return None
-        wrong = torch.full((3, 2), 7.0)
-        errors = []
-        for take in (
-            lambda: self.recv_tensor(wrong, "peers", rank),
-            lambda: self.recv_tensor(torch.zeros(2, 3, dtype=torch.int64), "peers", rank),
-            lambda: self.recv("peers", rank),
-        ):
-            try:
-                take()
-            except TransportError as error:
-                errors.append(str(error))
-        right = torch.zeros(2, 3)
-        self.recv_tensor(right, "peers", rank)
-        listed = self.recv("peers", rank)
-        try:
-            self.recv_tensor(right, "peers", rank)
-        except TransportError as error:
-            errors.append(str(error))
-        mapping = self.recv("peers", rank)
-        pair = self.recv("peers", rank)
-        slanted = self.recv("peers", rank)
-        mapping["a"] += 1
-        return {
-            "errors": errors,
-            "wrong untouched": bool((wrong == 7).all()),
-            "right": right.flatten().tolist(),
-            "listed": (type(listed).__name__, [t.tolist() for t in listed]),
-            "sum": float(mapping["a"].float().sum()),
-            "pair": (pair[0].tolist(), pair[1]),
-            "slanted": slanted[1].tolist(),
-        }
-
     def give(self, value, *args, **kwargs):
         return self.broadcast(
             value if self._rank == kwargs.pop("source", 0) else None, *args, **kwargs
@@ -128,29 +85,6 @@ def test_objects_arrive_as_sent(peers):
         received = on(peers, 1, "do", "recv", "peers", 0).wait()[0]
         assert type(received) is type(sent)
         assert repr(received) == repr(sent)
-
-
-def test_tensors(peers):
-    pytest.importorskip("torch")
-    sending = on(peers, 0, "tensors", 1, sender=True)
-    received = on(peers, 1, "tensors", 0, sender=False).wait()[0]
-    shape, dtype, kind, mixed = received.pop("errors")
-    assert "shape (2, 3), float32, on cpu" in shape
-    assert "shape (3, 2)" in shape
-    assert "peers:0" in shape
-    assert "peers:1" in shape
-    assert "int64" in dtype
-    assert "recv_tensor" in kind
-    assert "sent with send and received with recv_tensor" in mixed
-    assert received == {
-        "wrong untouched": True,
-        "right": [0, 1, 2, 3, 4, 5],
-        "listed": ("list", [[1, 1], [0]]),
-        "sum": 180_000.0,
-        "pair": ([1, 1, 1], {"step": 1}),
-        "slanted": [1, 6, 11, 16],
-    }
-    sending.wait()
 
 
 def test_recv_waits_for_a_peer_that_is_still_to_come(peers, launch):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from shoal import Channel, NodePlacementStrategy, Worker
-from shoal.errors import ShoalValueError
 
 pytestmark = pytest.mark.ray
 
@@ -33,25 +32,6 @@ class Env(Worker):
             received.append(actions["act"].mean(axis=1).tolist())
         return received
 
-    def lookups(self):
-        """Return the questions that the manager is asked during three sends after an error."""
-        asked = []
-        proxy = self._manager_proxy
-
-        class Counting:
-            def get_worker_info(self, address):
-                asked.append(address.get_name())
-                return proxy.get_worker_info(address)
-
-        self._manager_proxy = Counting()
-        try:
-            self._routing.forget_peer("rollout")
-            for _ in range(3):
-                self.send_to("rollout", Channel.create("x", local=True), [1, 2])
-        finally:
-            self._manager_proxy = proxy
-        return asked
-
 
 class Rollout(Worker):
     """The answering side: receives observations, sends their negative."""
@@ -60,12 +40,10 @@ class Rollout(Worker):
         super().__init__()
         self.batch_router = {"obs": []}
 
-    def exchange(self, channel, steps, *, wrong_first=False, **options):
+    def exchange(self, channel, steps, **options):
         """Return the number of rows of each step."""
         counts = []
-        for step in steps:
-            if wrong_first and step == 1:
-                counts.append(self._wrong(channel, **options))
+        for _ in steps:
             work = self.recv_from(
                 "env", channel, tag="obs", batch_size=8, timeout=60, async_op=True, **options
             )
@@ -75,13 +53,6 @@ class Rollout(Worker):
             counts.append(len(batch["obs"]))
             self.send_to("env", channel, {"act": -batch["obs"]}, tag="obs", timeout=60, **options)
         return counts
-
-    def _wrong(self, channel, **options):
-        try:
-            self.recv_from("env", channel, tag="obs", batch_size=16, timeout=60, **options)
-        except ShoalValueError as error:
-            return str(error)
-        return None
 
     def routes(self):
         return self.batch_router
@@ -113,7 +84,6 @@ def expected(steps):
     ]
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("options", [{"route_key": 1}, {"enable_p2p": True}], ids=["fixed", "p2p"])
 def test_every_environment_gets_the_answers_to_its_own_rows(groups, routes, options):
     env, rollout = groups
@@ -135,23 +105,3 @@ def test_every_environment_gets_the_answers_to_its_own_rows_in_decoupled_mode(gr
         assert answering.wait() == [[4]] * ROLLOUTS
         assert asking.wait() == expected([step])
     assert rollout.routes().wait() == [{"obs": []}] * ROLLOUTS
-
-
-@pytest.mark.parametrize(
-    "options", [{"route_key": 2}, {"enable_p2p": True, "route_key": 3}], ids=["fixed", "p2p"]
-)
-def test_a_wrong_size_is_an_error_and_the_next_call_gets_the_items(groups, routes, options):
-    env, rollout = groups
-    channel = None if "enable_p2p" in options else routes
-    asking = env.exchange(channel, range(2), **options)
-    answering = rollout.exchange(channel, range(2), wrong_first=True, **options)
-    for rank, (first, error, second) in enumerate(answering.wait()):
-        assert (first, second) == (4, 4)
-        assert f"rollout:{rank}: recv_from 'env': from env:{2 * rank}" in error
-        assert "Expected batch size 4, but received 2." in error
-    assert asking.wait() == expected(range(2))
-
-
-def test_the_manager_is_asked_once_for_the_size_of_a_group(groups):
-    env, _ = groups
-    assert env.execute_on(0).lookups().wait() == [["rollout:0"]]

@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 import ray
 
-from shoal import Channel, Weights, Worker
+from shoal import Weights, Worker
 from shoal.errors import (
     PeerLostError,
-    ShoalValueError,
     WeightsClosed,
-    WeightsExistsError,
     WeightsNotFoundError,
 )
 from shoal.manager.base import required_namespace
@@ -97,22 +95,6 @@ def test_close_ends_the_waits_of_workers_and_frees_the_memory(weights, launch):
     again = Weights.create(weights.name)
     assert again.newest is None
     again.close()
-
-
-def test_a_name_that_exists_connects_or_is_an_error(weights):
-    weights.publish({"a": 1})
-    assert Weights.create(weights.name).newest == Version(1, 1)
-    text = rf"the weights '{weights.name}' exist.*keep=2 \(asked for: 3\)"
-    with pytest.raises(WeightsExistsError, match=text):
-        Weights.create(weights.name, keep=3)
-    channel = Channel.create(weights.name)  # weights and channels have names of their own
-    channel.close()
-    with pytest.raises(WeightsNotFoundError, match="no weights 'misspelt' in the job"):
-        Weights.connect("misspelt")
-    with pytest.raises(ShoalValueError, match="weights name 'a:b'"):
-        Weights.create("a:b")
-    with pytest.raises(ShoalValueError, match=r"newer_than=5: expected a version"):
-        weights.latest(5)
 
 
 def test_weights_go_on_when_their_actor_dies(weights):

@@ -167,42 +167,6 @@ def test_large_messages_and_broadcasts_do_not_wait_for_each_other(crew):
     assert together(trio, crossing) == [True] * 3
 
 
-def mixed_values(me):
-    import torch
-
-    value = {
-        "tensor": torch.ones(100_000),
-        "array": np.arange(10),
-        "text": "x",
-        "function": lambda x: x + 1,
-    }
-    found = me.broadcast(value if me.routes.name == "b:0" else None, ALL, src=("b", 0), timeout=50)
-    me.broadcast((torch.ones(2),) if me.routes.name == "a:0" else None, ALL, timeout=50)
-    return float(found["tensor"].sum()), found["array"].tolist(), found["function"](1)
-
-
-def test_objects_with_tensors(trio):
-    assert together(trio, mixed_values) == [(100_000.0, list(range(10)), 2)] * 3
-
-
-def misuse(me):
-    found = []
-    for call in (
-        lambda: me.broadcast(1, [("b", 0), ("c", 0)]),
-        lambda: me.broadcast(1, []),
-        lambda: me.broadcast(1, ALL, src=("nobody", 0)),
-    ):
-        try:
-            call()
-        except ShoalError as error:
-            found.append(type(error).__name__)
-    return found
-
-
-def test_wrong_arguments_of_a_broadcast_fail_at_once(trio):
-    assert trio[0].run(misuse) == ["ShoalValueError"] * 3
-
-
 def take_part(me, value=None, groups=ALL, timeout=30):
     try:
         return "received", me.broadcast(value, groups, timeout=timeout)

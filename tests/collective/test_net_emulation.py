@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from shoal.errors import PeerLostError, ShoalTimeoutError
+from shoal.errors import PeerLostError
 from shoal.net_emulation import EmulatedNetwork, NetEmulationConfig, NetEmulationManager
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
@@ -15,13 +15,12 @@ pytestmark = [pytest.mark.nightly, pytest.mark.process]
 DELAY_S = 0.3
 
 
-def links(me, delay_s=DELAY_S, rate=0):
+def links(me, delay_s=DELAY_S):
     """Give a worker the links of a job without Ray: between `a:0` and `b:0`."""
     config = NetEmulationConfig.from_cfg(
         {
             "enabled": True,
             "crossdc_pairs": [{"src": "a:0", "dst": "b:0", "delay_ms": 1000 * delay_s}],
-            "bandwidth_groups": [{"members": "a:0", "bandwidth_mbps": rate}],
         }
     )
     manager = NetEmulationManager(config)
@@ -75,59 +74,6 @@ def test_all_kinds_of_messages_arrive_late_and_in_order(pair):
     b.begin(recv_all_kinds, 48)
     assert a.end()
     assert b.end() == []
-
-
-def send_limited(me, size):
-    links(me, 0.0, rate=80)  # 10 MB/s
-    me.send((time.monotonic(), bytes(size)), "b", 0)
-    me.send((time.monotonic(), {1j, bytes(size)}), "b", 0)
-
-
-def recv_limited(me):
-    links(me)
-    first, plain = me.recv("a", 0, timeout=60)
-    took = time.monotonic() - first
-    _, opaque = me.recv("a", 0, timeout=60)
-    return [took, time.monotonic() - first], plain, opaque
-
-
-def test_bandwidth_holds_back_large_messages(pair):
-    a, b = pair
-    size = 2_000_000
-    a.begin(send_limited, size)
-    b.begin(recv_limited)
-    a.end()
-    (first, second), plain, opaque = b.end()
-    assert first >= 0.2
-    assert second >= 0.4  # since the first was sent
-    assert plain == bytes(size)
-    assert opaque == {1j, bytes(size)}
-
-
-def send_huge(me, size):
-    links(me, 2.0)
-    me.send((time.monotonic(), bytes(size)), "b", 0, timeout=60)
-
-
-def recv_huge(me):
-    links(me, 2.0)
-    with pytest.raises(ShoalTimeoutError):
-        me.recv("a", 0, timeout=0.01)
-    sent, value = me.recv("a", 0, timeout=60)
-    return time.monotonic() - sent, len(value)
-
-
-def test_a_message_larger_than_the_queue_is_delayed_too(pair, transport):
-    if transport != "shm":
-        pytest.skip("the mailboxes of a crew have no memory for it")
-    a, b = pair
-    size = 65 * 1024 * 1024
-    a.begin(send_huge, size)
-    b.begin(recv_huge)
-    a.end()
-    took, found = b.end()
-    assert took >= 2.0
-    assert found == size
 
 
 def send_some(me, count, delay_s):

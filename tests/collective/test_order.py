@@ -187,8 +187,10 @@ def test_a_message_of_another_kind_stays(pair, async_op):
     assert len(texts) == 4
     assert all("a:0" in text and "b:0" in text for text in texts)
     assert "send_tensor" in texts[0]
+    assert "shape (2, 3), float32, on cpu" in texts[1]
     assert "(3, 2)" in texts[1]
     assert "int64" in texts[2]
+    assert "sent with send and received with recv_tensor" in texts[3]
     assert (untouched, total, value) == (42.0, 15.0, {"an": "object"})
 
 
@@ -319,31 +321,6 @@ def test_works_run_without_a_waiter(pair):
     a.run(send_after_a_while)
     assert b.end() in (0, 1)
     b.run(recv_up_to, 2)
-
-
-def chain(me):
-    names = []
-
-    def note(name):
-        names.append((name, threading.current_thread() is threading.main_thread()))
-        return name
-
-    work = me.recv("a", 0, async_op=True, timeout=30)
-    last = work.then(note, "first").then(note, "second")
-    assert last.wait(timeout=30) == "second"
-    return names, work.wait(timeout=30), work.done()
-
-
-def send_one(me, value):
-    time.sleep(0.05)
-    me.send(value, "b", 0, async_op=True).then(time.sleep, 0).wait(timeout=30)
-
-
-def test_functions_chained_to_a_receive_run_in_order(pair):
-    a, b = pair
-    b.begin(chain)
-    a.run(send_one, "value")
-    assert b.end() == ([("first", False), ("second", False)], "value", True)
 
 
 def recv_in_threads(me, count):

@@ -1,8 +1,5 @@
 """Linearizability: the calls of several processes fit one sequence of calls on a FIFO queue."""
 
-import random
-from collections import deque
-
 import pytest
 
 from support.shm_crew import KEY, MAXSIZE, RECORDED, steps
@@ -96,35 +93,3 @@ def test_a_broken_history_is_found(what, calls):
 @pytest.mark.parametrize("calls", SOUND.values(), ids=SOUND)
 def test_a_sound_history_is_accepted(calls):
     assert History.of(calls).violations() == []
-
-
-def simulated(seed):
-    """A history of overlapping calls on a real FIFO queue."""
-    choice = random.Random(seed)
-    queue, calls, number = deque(), [], 0
-    for moment in range(0, 4000, 10):
-        called = moment - choice.randrange(30)
-        returned = moment + choice.randrange(1, 30)
-        if choice.random() < 0.5:
-            queue.append(f"v{number}")
-            calls.append(put(f"v{number}", called, returned))
-            number += 1
-        elif queue:
-            calls.append(get(queue.popleft(), called, returned))
-        else:
-            calls.append(Call("empty", "-", called, returned))
-    for at, value in enumerate(queue):
-        calls.append(get(value, 5000 + 10 * at, 5005 + 10 * at))
-    return calls
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_checker_accepts_real_histories_and_rejects_swapped_ones(seed):
-    calls = simulated(seed)
-    assert History.of(calls).violations() == []
-    gets = [at for at, call in enumerate(calls) if call.what == "get"]
-    one, other = gets[0], gets[-1]
-    swapped = list(calls)
-    swapped[one] = get(calls[other].value, calls[one].called, calls[one].returned)
-    swapped[other] = get(calls[one].value, calls[other].called, calls[other].returned)
-    assert History.of(swapped).violations() != []

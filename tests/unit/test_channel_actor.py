@@ -305,21 +305,6 @@ def test_an_answer_that_is_lost_with_its_node_is_the_end_of_the_actor(actors, ch
 CANNOT = rf"key 'k': a message from process {os.getpid()} cannot be rebuilt here: ValueError"
 
 
-@pytest.mark.parametrize("lease", [False, True], ids=["plain get", "lease"])
-@pytest.mark.parametrize("others", [[], ["b", "c"]], ids=["alone", "with others"])
-def test_an_item_that_cannot_be_rebuilt_is_not_delivered_again(actors, channel, others, lease):
-    queues = actors.start().way("lane")
-    for item in (Unloadable(), *others):
-        queues.put("k", item, 0, None)
-    want = channel.protocol.Want("many", 3, lease=lease)
-    with pytest.raises(ChannelDecodeError, match="not here") as failed:
-        queues.take("k", want, Deadline(DEADLINE_S))
-    assert [one.value if lease else one for one in failed.value.items] == others
-    for one in failed.value.items if lease else ():
-        one.ack()
-    until(lambda: actors.ask("end", False), DEADLINE_S)  # the actor holds nothing, on lease or not
-
-
 @ways
 @pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
 def test_an_item_that_raises_system_exit_does_not_end_the_event_loop(actors, channel, kind, error):

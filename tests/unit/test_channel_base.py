@@ -210,23 +210,6 @@ def test_the_errors_of_a_get_are_explained(handle, queue):
 
 
 @pytest.mark.usefixtures("fast")
-def test_explain_decides_the_error(backend, queue):
-    class Odd:
-        def _explain(self, error):
-            return 7
-
-    with pytest.raises(TypeError, match="exceptions must derive from BaseException"):
-        made(backend, queue, Odd).get_nowait()
-
-    class Failing:
-        def _explain(self, error):
-            raise KeyError("x")
-
-    with pytest.raises(KeyError):
-        made(backend, queue, Failing).get_nowait()
-
-
-@pytest.mark.usefixtures("fast")
 def test_an_error_that_is_not_an_exception_is_passed_on(handle, queue):
     with pytest.raises(Stop):
         handle.put(Stopping())
@@ -236,20 +219,6 @@ def test_an_error_that_is_not_an_exception_is_passed_on(handle, queue):
         handle.get(BadHash())
     assert handle.calls == []
     assert queue.empty()
-
-
-@pytest.mark.usefixtures("fast")
-def test_a_handle_is_gone_with_its_last_reference(backend, queue):
-    handle = made(backend, queue)
-    handle.put(1)
-    assert handle.get() == 1
-    gone = weakref.ref(handle)
-    gc.disable()
-    try:
-        del handle
-        assert gone() is None
-    finally:
-        gc.enable()
 
 
 def test_a_handle_in_a_cycle_is_collected(backend, queue):
@@ -275,22 +244,6 @@ def test_a_subclass_takes_any_arguments(backend):
     assert (named.name, named.size) == ("n", 3)
     assert Handle()._direct_puts is not Handle()._direct_puts
     assert named._direct_puts is not named._direct_gets
-
-
-@pytest.mark.usefixtures("fast")
-def test_a_subclass_may_override_a_call_and_use_it(backend, queue):
-    class Twice:
-        def put(self, item, *arguments, **keywords):
-            for _ in range(2):
-                super().put(item, *arguments, **keywords)
-
-        def get(self, *arguments, **keywords):
-            return "got", super().get(*arguments, **keywords)
-
-    handle = made(backend, queue, Twice)
-    handle.put("x", key="a")
-    assert [handle.get("a"), handle.get()] == [("got", "x"), ("got", "x")]
-    assert handle.calls == []
 
 
 @pytest.mark.parametrize("call", [("put", 1), ("put_nowait", 1), ("get",), ("get_nowait",)])

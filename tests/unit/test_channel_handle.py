@@ -74,15 +74,6 @@ def test_the_items_of_an_error_are_delivered_with_it_or_again_if_no_call_gets_it
     assert channel.stats().depth == 0
 
 
-@ways
-def test_drain_of_an_item_that_cannot_be_rebuilt_raises_its_error(actors, kind):
-    channel = actors.start().handle_of(kind)
-    channel.put(Unloadable())
-    with pytest.raises(ChannelDecodeError, match="not here"):
-        channel.drain()
-    assert channel.drain() == []
-
-
 def test_draining_keeps_what_it_has_when_the_actor_is_lost(actors):
     channel = actors.start().handle_of("ray")
     channel.put_many([1, 2])
@@ -277,22 +268,6 @@ def test_a_child_uses_the_keys_of_a_distributed_channel_that_were_used_before(ac
 
 
 # Statistics.
-
-
-@everywhere
-def test_stats_say_whether_calls_wait_and_a_local_channel_counts_them(actors, kind):
-    channel = actors.start(maxsize=1).handle_of(kind)
-    before = channel.stats()
-    assert (before.waiting_consumers, before.waiting_producers) == (0, 0)
-    gets = [channel.get(async_op=True, timeout=DEADLINE_S) for _ in range(3)]
-    until(lambda: channel.stats().waiting_consumers > 0, DEADLINE_S)
-    if kind == "local":
-        assert channel.stats().waiting_consumers == len(gets)
-    for get in gets:
-        channel.put("a", timeout=DEADLINE_S)
-        get.wait(timeout=DEADLINE_S)
-    if kind == "local":
-        assert channel.stats().waiting_consumers == 0
 
 
 # Memory that is used up.

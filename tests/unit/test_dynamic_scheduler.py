@@ -479,21 +479,12 @@ async def test_a_status_of_the_workers_own_is_read_and_told():
 
 
 @pytest.mark.asyncio
-async def test_a_failure_of_a_group_of_the_workers_own_status_reaches_the_scheduler():
-    machine = MachineOfRLinf()
-    async with following(machine) as (channel, _, task):
-        await ask(channel, RolloutAction.Migrate_In, [Group("broken")])
-        await ask(channel, RolloutAction.Wait_For_Finish)
-        assert (await hear(channel)).error == "RuntimeError: the engine failed"
-        with pytest.raises(RuntimeError):
-            await task
-
-
-@pytest.mark.asyncio
-async def test_a_failure_of_a_group_reaches_the_scheduler():
-    machine = Machine()
-    async with following(machine) as (channel, _, task):
-        await ask(channel, RolloutAction.Migrate_In, ["broken"])
+@pytest.mark.parametrize(
+    ("machine", "group"), [(Machine, "broken"), (MachineOfRLinf, Group("broken"))]
+)
+async def test_a_failure_of_a_group_reaches_the_scheduler(machine, group):
+    async with following(machine()) as (channel, _, task):
+        await ask(channel, RolloutAction.Migrate_In, [group])
         await ask(channel, RolloutAction.Wait_For_Finish)
         assert (await hear(channel)).error == "RuntimeError: the engine failed"
         with pytest.raises(RuntimeError):

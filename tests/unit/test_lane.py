@@ -13,8 +13,6 @@ from shoal import _backend
 from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelError,
-    ChannelFull,
-    ChannelMemoryError,
     PeerLostError,
     ShoalTimeoutError,
     ShoalValueError,
@@ -24,8 +22,6 @@ from shoal.queues.protocol import ONE
 from support.certificates import Authority
 from support.channel_actor import DEADLINE_S, held_up
 from support.processes import until
-
-KEY = bytes(range(32))
 
 TLS_VARIABLES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 
@@ -190,15 +186,6 @@ def test_asynchronous_puts_make_no_call_to_the_actor(actors, far_queues):
     assert actors.handle.called == []
 
 
-def test_an_asynchronous_put_ends_with_its_time(actors, far_queues):
-    queues = far_queues(maxsize=1)
-    put = queues.start_put("k", 1, 0, Deadline(0.2))
-    text = r"put: no room in the channel 'c', key 'k' within 0.2 s: it holds 1 messages"
-    with pytest.raises(ShoalTimeoutError, match=text):
-        put.result(DEADLINE_S)
-    assert take(actors) == ["first"]
-
-
 def test_an_asynchronous_put_that_is_cancelled_in_its_wait_puts_nothing(actors, far_queues):
     queues = far_queues(maxsize=1)
     put = queues.start_put("k", 1, 0, Deadline(DEADLINE_S))
@@ -271,18 +258,6 @@ def test_asynchronous_puts_wait_for_the_next_process_of_the_actor(actors, far_qu
     assert take(actors) == ["first", *range(number)]
 
 
-def test_an_asynchronous_put_that_never_fits_fails_alone(actors, far_queues):
-    queues = far_queues(max_bytes=2**20)
-    with held_up():
-        puts = [
-            queues.start_put("k", item, 0, Deadline(DEADLINE_S)) for item in (1, bytes(2**21), 2)
-        ]
-    with pytest.raises(ChannelMemoryError, match="never fits"):
-        puts[1].result(DEADLINE_S)
-    assert [puts[0].result(DEADLINE_S), puts[2].result(DEADLINE_S)] == [None, None]
-    assert take(actors) == ["first", 1, 2]
-
-
 def lent(actors):
     return actors.worker._lane[0].lent
 
@@ -322,15 +297,6 @@ def test_an_asynchronous_get_that_is_cancelled_takes_nothing_that_is_put_next(ac
         assert here.take("k", ONE, None) == number
 
 
-def test_an_asynchronous_get_leases_its_item_until_it_is_delivered(actors, far_queues):
-    queues = far_queues()
-    taken = queues.start_take("k", ONE, Deadline(DEADLINE_S)).result(DEADLINE_S)
-    assert lent(actors) == 1
-    taken.give_back()
-    again = actors.way("shm").take("k", LEASED, Deadline(DEADLINE_S))
-    assert (again.value, again.redelivered) == ("first", True)
-
-
 def test_an_event_loop_does_not_wait_for_the_acknowledgement_of_an_item(actors, far_queues):
     queues, begun = far_queues(), []
     taken = queues.start_take("k", ONE, Deadline(DEADLINE_S)).result(DEADLINE_S)
@@ -351,13 +317,6 @@ def test_an_event_loop_does_not_wait_for_the_acknowledgement_of_an_item(actors, 
     goes_on.set()
     until(lambda: begun == [True], DEADLINE_S)
     assert lent(actors) == 0
-
-
-def test_an_asynchronous_get_ends_with_its_time(actors, far_queues):
-    queues = far_queues()
-    assert queues.take("k", ONE, None) == "first"
-    with pytest.raises(ShoalTimeoutError, match=r"get: no message .* key 'k' within 0.2 s"):
-        queues.start_take("k", ONE, Deadline(0.2)).result(DEADLINE_S)
 
 
 def test_an_asynchronous_get_goes_on_at_the_next_process_of_the_actor(actors, far_queues):
@@ -405,23 +364,6 @@ def test_a_closed_channel_stays_until_its_last_item_has_arrived(actors, far_queu
     thread.join(DEADLINE_S)
     assert got == ["slow"]
     until(lambda: actors.ask("end", False), DEADLINE_S)
-
-
-def test_asynchronous_puts_come_before_the_puts_that_follow_them(actors, far_queues):
-    queues = far_queues(maxsize=2)
-    queues.put("k", 1, 0, Deadline(DEADLINE_S))
-    later = queues.start_put("k", 2, 0, Deadline(DEADLINE_S))
-    with pytest.raises(ChannelFull):
-        queues.put("k", 3, 0, None)
-    last = threading.Thread(
-        target=queues.put_many, args=("k", [3, 4], [0, 0], Deadline(DEADLINE_S))
-    )
-    last.start()
-    here = actors.way("shm")
-    got = [here.take("k", ONE, Deadline(DEADLINE_S)) for _ in range(5)]
-    last.join(DEADLINE_S)
-    later.result(DEADLINE_S)
-    assert got == ["first", 1, 2, 3, 4]
 
 
 def test_the_next_process_of_the_actor_is_found(actors, far_queues):

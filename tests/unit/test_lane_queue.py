@@ -63,16 +63,6 @@ def test_a_put_from_another_node_stores_the_same_messages_as_a_put_here(session,
     assert [queue.get() for _ in items] == items
 
 
-def test_arrays_arrive_with_their_layout(queue, client):
-    np = pytest.importorskip("numpy")
-    sent = [np.arange(60_000).reshape(200, 300), np.ones((3, 5), "f2"), np.empty((0, 4))]
-    far(client).put({"a": sent, "views": sent[0][::2]})
-    got = queue.get()
-    for there, here in zip([*got["a"], got["views"]], [*sent, sent[0][::2]], strict=True):
-        assert there.dtype == here.dtype
-        assert np.array_equal(there, here)
-
-
 def test_a_put_that_finds_no_room_fails_as_one_here_does(session, shm, client):
     here = shm.Queue(session, b"q", 2, name="queue 'q'")
     there = far(client, maxsize=2)
@@ -149,20 +139,6 @@ def test_an_object_that_cannot_be_encoded_fails_after_those_before_it_are_put(qu
     assert queue.empty()
 
 
-@pytest.mark.parametrize("policy", ["block", "error", "drop_oldest", "keep_latest"])
-def test_the_policies_are_those_of_a_channel(session, shm, client, policy):
-    here = shm.Queue(session, b"q", 2)
-    put = far(client, maxsize=2, policy=policy)
-    put.put_many([1, 2])
-    if policy in ("block", "error"):
-        with pytest.raises(ChannelFull if policy == "error" else ShoalTimeoutError):
-            put.put(3, 0, 0.01)
-    else:
-        put.put(3, 0, 0.01)
-    left = {"drop_oldest": [2, 3], "keep_latest": [3]}.get(policy, [1, 2])
-    assert [item for _, item in here.peek()] == left
-
-
 @pytest.mark.parametrize("policy", ["drop_oldest", "keep_latest"])
 def test_a_policy_that_drops_messages_does_not_drop_for_bytes(session, shm, client, policy):
     here = shm.Queue(session, b"q", None, 1000)
@@ -178,22 +154,6 @@ def test_a_queue_with_another_bound_is_named(session, shm, client):
     with pytest.raises(ChannelExistsError, match=r"queue 'q': the queue has maxsize=2"):
         far(client, maxsize=3).put(1)
     far(client).put(1)
-
-
-def test_a_put_that_waits_ends_by_what_is_called_meanwhile(session, shm, client):
-    here = shm.Queue(session, b"q", 1)
-    put = far(client, maxsize=1)
-    put.put(1)
-
-    def stop():
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        put.put(2, waiting=stop)
-    # The server notices that the caller has gone: its message is not put later.
-    assert here.get() == 1
-    put.put(3)
-    assert here.get() == 3
 
 
 def test_an_exception_that_ends_a_put_has_the_number_of_objects_that_are_put(session, shm, client):
@@ -477,15 +437,6 @@ def encrypted(session, authority):
     server = _backend.LaneServer(session, "127.0.0.1", KEY, authority.files("127.0.0.1"))
     yield server
     server.stop()
-
-
-def test_an_encrypted_connection_carries_puts_and_gets(queue, encrypted, authority):
-    here = far(_backend.LaneClient(*encrypted.address, KEY, authority.files("127.0.0.1")))
-    items = [b"x", {"a": [1, 2.5, None]}, bytes(3_000_000)]
-    here.put(items[0])
-    here.put_many(items[1:], [0, 0])
-    assert [item for _, item in queue.peek()] == items
-    assert [here.get() for _ in items] == items
 
 
 def test_an_encrypted_connection_is_refused_without_a_certificate_of_its_ca(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from shoal.deadline import Deadline
-from shoal.errors import ChannelDecodeError, ChannelEmpty, ChannelFull
+from shoal.errors import ChannelDecodeError, ChannelEmpty
 from shoal.queues.local import LocalQueues
 from shoal.queues.protocol import ONE, Want
 from shoal.queues.settings import ChannelSettings
@@ -28,25 +28,6 @@ def put(queues, item, weight=0):
 def take(queues, target=None):
     want = ONE if target is None else Want("batch", target)
     return queues.start_take("k", want, FOREVER)
-
-
-def test_puts_that_wait_go_on_in_their_order_and_later_puts_stay_behind():
-    queues = queues_of(maxsize=1)
-    puts = [put(queues, n) for n in range(3)]
-    assert [each.done() for each in puts] == [True, False, False]
-    assert take(queues).result().value == 0
-    assert [each.done() for each in puts] == [True, True, False]
-    with pytest.raises(ChannelFull):
-        queues.try_put("k", "late", 0)
-    assert [take(queues).result().value for _ in range(2)] == [1, 2]
-
-
-def test_a_put_that_is_cancelled_while_it_waits_lets_the_next_one_in():
-    queues = queues_of(maxsize=1)
-    _, second, third = (put(queues, n) for n in range(3))
-    assert second.cancel()
-    assert [take(queues).result().value for _ in range(2)] == [0, 2]
-    assert third.done()
 
 
 @pytest.mark.parametrize("lease", [False, True])

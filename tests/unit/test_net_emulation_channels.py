@@ -1,13 +1,12 @@
-"""Channels behind emulated links, on a local cluster."""
+"""Channels behind emulated links, on a local cluster; `tests/channel` has more about their calls."""
 
-import asyncio
 import time
 
 import pytest
 
 from shoal import Channel, NodePlacementStrategy, Worker
 from shoal.channel.routes import DelayedQueues
-from shoal.errors import ChannelEmpty, ChannelFull, ShoalTimeoutError
+from shoal.errors import ChannelFull
 from shoal.testing import local_cluster
 
 pytestmark = pytest.mark.nightly
@@ -26,11 +25,10 @@ def link(src, dst, delay_ms=1000 * DELAY_S):
 
 
 class Env(Worker):
-    def put(self, channel, count=1, async_op=False, key="default_queue", timeout=None):
+    def put(self, channel, count=1, async_op=False):
         begin = time.monotonic()
         works = [
-            channel.put((time.monotonic(), number), key=key, async_op=async_op, timeout=timeout)
-            for number in range(count)
+            channel.put((time.monotonic(), number), async_op=async_op) for number in range(count)
         ]
         took = time.monotonic() - begin
         for work in works if async_op else ():
@@ -42,11 +40,6 @@ class Env(Worker):
         channel.put_many([(begin, number) for number in range(count)])
         return time.monotonic() - begin
 
-    def mixed(self, channel):
-        works = [channel.put((time.monotonic(), number), async_op=True) for number in range(5)]
-        channel.put((time.monotonic(), 5))
-        return [work.done() for work in works]
-
     def put_nowait(self, channel):
         channel.put_nowait((time.monotonic(), 0))
 
@@ -57,27 +50,12 @@ class Env(Worker):
 
 
 class Rollout(Worker):
-    def get(self, channel, count=1, timeout=None):
+    def get(self, channel, count=1):
         found = []
         for _ in range(count):
-            sent, number = channel.get(timeout=timeout)
+            sent, number = channel.get()
             found.append((time.monotonic() - sent, number))
         return found
-
-    def get_leased(self, channel):
-        with channel.get(lease=True) as lease:
-            return lease.value[1]
-
-    def get_nowait(self, channel):
-        begin = time.monotonic()
-        found = channel.get_nowait()
-        return time.monotonic() - begin, found
-
-    async def get_batch(self, channel, count):
-        works = [channel.get(async_op=True) for _ in range(count)]
-        begin = time.monotonic()
-        items = await asyncio.gather(*works)
-        return time.monotonic() - begin, items
 
 
 @pytest.fixture
@@ -135,53 +113,11 @@ def test_asynchronous_puts_are_on_their_way_together_and_in_order(start):
     assert all(took >= 1 for took, _ in found)
 
 
-def test_a_put_comes_after_asynchronous_ones(start):
-    env, rollout = start(link("Env:0", "channel/obs"))
-    channel = Channel.create("obs")
-    assert env.execute_on(0).mixed(channel).wait()[0][:4] == [True] * 4
-    assert numbers(rollout.execute_on(0).get(channel, 6).wait()[0]) == list(range(6))
-
-
 def test_several_puts_in_one_call(start):
     env, rollout = start(link("Env:0", "channel/obs"))
     channel = Channel.create("obs")
     assert env.execute_on(0).put_many(channel, 20).wait()[0] >= DELAY_S
     assert numbers(rollout.execute_on(0).get(channel, 20).wait()[0]) == list(range(20))
-
-
-def test_a_get_takes_the_way_to_the_consumer(start):
-    env, rollout = start(link("channel/obs", "Rollout:0"))
-    channel = Channel.create("obs")
-    env.execute_on(0).put(channel, 4).wait()
-    took, item = rollout.execute_on(0).get_nowait(channel).wait()[0]
-    assert took >= DELAY_S
-    assert item[1] == 0
-    took, items = rollout.execute_on(0).get_batch(channel, 2).wait()[0]
-    assert took >= DELAY_S
-    assert [item[1] for item in items] == [1, 2]
-    assert rollout.execute_on(0).get_leased(channel).wait() == [3]
-    with pytest.raises(ChannelEmpty):
-        channel.get_nowait()
-
-
-def test_a_get_without_time_for_the_way_takes_nothing(start):
-    env, rollout = start(link("channel/obs", "Rollout:0", 500))
-    channel = Channel.create("obs")
-    env.execute_on(0).put(channel, 3).wait()
-    for timeout in (0.1, 0.2):
-        with pytest.raises(ShoalTimeoutError, match=f"get: .*'obs'.* within {timeout:g} s"):
-            rollout.execute_on(0).get(channel, timeout=timeout).wait()
-    assert channel.qsize() == 3
-    assert numbers(rollout.execute_on(0).get(channel, 3, 30).wait()[0]) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("async_op", [False, True], ids=["put", "async put"])
-def test_a_put_without_time_for_the_way_puts_nothing(start, async_op):
-    env, _ = start(link("Env:0", "channel/obs", 60_000))
-    channel = Channel.create("obs")
-    with pytest.raises(ShoalTimeoutError, match=r"nothing arrived within 0\.1 s over the link"):
-        env.execute_on(0).put(channel, async_op=async_op, timeout=0.1).wait()
-    assert channel.empty()
 
 
 def test_the_policy_of_a_full_channel_holds_at_the_arrival(start):
@@ -201,13 +137,6 @@ def test_a_put_on_its_way_can_be_cancelled(start):
     assert env.execute_on(0).cancel(channel).wait() == [True]
     assert numbers(rollout.execute_on(0).get(channel).wait()[0]) == [1]
     assert channel.empty()
-
-
-def test_keys_do_not_wait_for_each_other(start):
-    start(link("Env:0", "channel/obs", 60_000))
-    channel = Channel.create("obs")
-    channel.put("from the driver", key="k")
-    assert channel.get(key="k", timeout=30) == "from the driver"
 
 
 def test_links_between_nodes_hold_for_channels():
@@ -239,18 +168,6 @@ def test_bandwidth_of_a_channel():
         begin = time.monotonic()
         assert len(channel.get(timeout=30)) == 3
         assert time.monotonic() - begin >= 0.1
-
-
-def test_a_reservation_is_put_over_the_link():
-    numpy = pytest.importorskip("numpy")
-    cfg = section(link("driver:0", "channel/x"))
-    with local_cluster(cluster_cfg=cfg):
-        channel = Channel.create("x")
-        begin = time.monotonic()
-        with channel.reserve(4, "float32") as array:
-            array[:] = 7
-        assert time.monotonic() - begin >= DELAY_S
-        assert numpy.array_equal(channel.get(timeout=30), [7, 7, 7, 7])
 
 
 def test_the_time_of_items_on_their_way_is_no_stall(start):

@@ -259,19 +259,6 @@ def test_links_between_nodes(start):
     assert receives.wait()[0][0][1] == 0
 
 
-def test_a_job_without_links_takes_the_usual_way(start):
-    class Looks(Worker):
-        def outbox(self):
-            self.send(1, "Looks", 0, async_op=True)
-            (found,) = self._collective._outboxes.values()
-            return found._over_links, self._collective._routes.network is None
-
-    for cfg, expected in ((None, (False, True)), (section(LINK), (False, False))):
-        with local_cluster(cluster_cfg=cfg) as cluster:
-            group = Looks.create_group().launch(cluster, name="Looks")
-            assert group.outbox().wait() == [expected]
-
-
 def test_a_job_after_one_with_links_has_none(start):
     with local_cluster(cluster_cfg=section(LINK)):
         pass

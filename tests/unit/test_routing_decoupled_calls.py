@@ -110,13 +110,6 @@ def test_queue_sizes_limit_the_pieces_of_a_call(env, rollout, channel, batch_siz
     assert done(env[1].recv_from, "rollout", channel, batch_size=8, **OBS) == [7, 8]
 
 
-def test_an_answer_without_a_question_is_an_error(rollout):
-    channel = Plain()
-    with pytest.raises(ShoalValueError, match="2 pieces of 2 rows are planned, and 0 messages"):
-        rollout[0].send_to("env", channel, [1, 2, 3, 4], **OBS)
-    assert channel.held() == {}
-
-
 def test_decoupled_mode_needs_a_batch_router(manager):
     (peer, _) = peers(manager, "rollout")
     for call, data in ((peer.send_to, [[1, 2]]), (peer.recv_from, [])):
@@ -164,22 +157,6 @@ def test_a_mode_with_an_underscore_is_refused(env):
 
 
 # No row is lost, and every message is answered.
-
-
-def test_worlds_without_a_whole_ratio_need_a_queue_size():
-    manager = Manager(a=2, b=3)
-    channel = Plain()
-    text = r"dst_world_size \(3\) must be divisible by src_world_size \(2\)"
-    for router in ({"obs": []}, {}):
-        sender, _ = peers(manager, "a", router=router)
-        with pytest.raises(ShoalValueError, match=text):
-            sender.send_to("b", channel, list(range(24)), **OBS)
-        assert channel.held() == {}
-        with pytest.raises(ShoalValueError, match="must be divisible"):
-            sender.recv_from("b", channel, batch_size=24, **OBS)
-    receiver, *_ = peers(manager, "b", router={"obs": []})
-    sender.send_to("b", channel, [1, 2, 3], send_queue_size=1, **OBS)
-    assert receiver.recv_from("a", channel, batch_size=9, **OBS) == [1, 2, 3]
 
 
 def test_pieces_of_different_sizes_are_refused(manager):

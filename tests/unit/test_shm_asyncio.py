@@ -80,19 +80,6 @@ def test_another_process_wakes_the_loop(session, start, line):
     assert process.wait(DEADLINE_S) == 0
 
 
-def test_deadlines_say_what_is_missing(session):
-    queue = session.queue("k", maxsize=1)
-    with pytest.raises(ShoalTimeoutError, match=r"^aget: no message in queue 'k' within 0.05 s$"):
-        run(queue.aget(timeout=SHORT_S))
-    queue.put(1)
-    text = r"^aput: no room in queue 'k' within 0.05 s: it holds 1 messages, as many as maxsize=1 allows$"
-    with pytest.raises(ShoalTimeoutError, match=text):
-        run(queue.aput(2, timeout=SHORT_S))
-    assert run(queue.aget(timeout=0)) == 1
-    with pytest.raises(ShoalTimeoutError):
-        run(queue.aget(timeout=0))
-
-
 @pytest.mark.parametrize(
     ("timeout", "kind"), [(-1, ShoalValueError), ("1", ShoalTypeError), (True, ShoalTypeError)]
 )

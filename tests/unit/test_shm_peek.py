@@ -67,17 +67,6 @@ def test_peek_leaves_a_message_that_cannot_be_rebuilt(queue):
     assert queue.qsize() == 2
 
 
-def test_a_look_may_give_parcels(backend, session):
-    queue = backend.ShmQueue(session, b"p", parcels=True)
-    queue.put(np.ones(20_000), 5)
-    queue.put(Unloadable())
-    (weight, large), (_, other) = queue.peek()
-    assert (weight, large.open().sum()) == (5, 20_000)
-    with pytest.raises(ValueError, match="not here"):
-        other.open()
-    assert queue.qsize() == 2
-
-
 @pytest.mark.parametrize("n", [-1, 2**70])
 def test_how_many_to_look_at_is_checked(queue, n):
     with pytest.raises(ShoalValueError, match=r"^n="):

@@ -86,38 +86,6 @@ def test_an_empty_queue(queue):
         queue.get_many(2, timeout=0)
 
 
-def test_a_get_waits_for_a_put_and_a_put_for_a_get(session):
-    queue = session.queue("b", maxsize=1)
-    thread, got = in_thread(queue.get, DEADLINE_S)
-    queue.put("first")
-    assert finished(thread, got) == "first"
-    queue.put("second")
-    thread, put = in_thread(queue.put, "third", 0, DEADLINE_S)
-    assert queue.get() == "second"
-    assert finished(thread, put) is None
-    assert queue.get() == "third"
-
-
-def test_put_many_says_how_many_it_put(queue):
-    with pytest.raises(ShoalTimeoutError) as late:
-        queue.put_many(range(6), timeout=SHORT_S)
-    assert late.value.done == 4
-    assert queue.get_many(6) == [0, 1, 2, 3]
-    queue.close()
-    with pytest.raises(ChannelClosed) as closed:
-        queue.put_many([1])
-    assert closed.value.done == 0
-
-
-def test_put_many_waits_for_room_between(queue):
-    thread, put = in_thread(queue.put_many, range(50), None, DEADLINE_S)
-    got = []
-    while len(got) < 50:
-        got += queue.get_many(3, timeout=DEADLINE_S)
-    assert got == list(range(50))
-    assert finished(thread, put) is None
-
-
 @pytest.mark.parametrize(
     ("weights", "target", "expected"),
     [

@@ -12,7 +12,6 @@ import pytest
 
 from shoal.errors import (
     ChannelClosed,
-    ChannelError,
     ChannelNotFoundError,
     ShoalTypeError,
     ShoalValueError,
@@ -75,23 +74,6 @@ def test_wrong_tokens_are_refused(shm, place):
     text = f"^no session at {re.escape(token)}: it was closed, or is on another host$"
     with pytest.raises(ChannelNotFoundError, match=text):
         shm.Session.attach(token)
-
-
-def test_the_session_of_another_backend(shm, backend, place, start, line):
-    other = "rust" if backend.__name__.endswith("pure") else "pure"
-    marker = {"rust": "ctl", "pure": "pure.db"}[other]
-    folder = Path(place) / f"shoal-{os.getuid()}-{'0' * 32}"
-    folder.mkdir(mode=0o700)
-    (folder / marker).touch()
-    own = {"rust": "pure", "pure": "rust"}[other]
-    with pytest.raises(ChannelError) as refused:
-        shm.Session.attach(str(folder))
-    assert str(refused.value) == (
-        f"the session at {folder} was made by the {other} backend and this process runs {own}: "
-        f"set SHOAL_BACKEND={other}"
-    )
-    (folder / marker).unlink()
-    folder.rmdir()
 
 
 @pytest.mark.parametrize(

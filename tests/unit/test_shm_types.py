@@ -6,12 +6,11 @@
 
 import dataclasses
 import gc
-import math
 
 import numpy as np
 import pytest
 
-from shoal.errors import ShoalTimeoutError, ShoalTypeError, ShoalValueError
+from shoal.errors import ShoalTypeError, ShoalValueError
 
 torch = pytest.importorskip("torch")
 
@@ -48,16 +47,6 @@ def through(queue):
     return go
 
 
-@pytest.mark.parametrize("kind", [list, dict, bytearray, lambda: np.arange(3)])
-def test_an_object_in_a_tuple_twice_arrives_as_one_object(through, kind):
-    def twice():
-        inner = kind()
-        return (inner, inner)
-
-    arrived = through([twice()])[0]
-    assert arrived[0] is arrived[1]
-
-
 @pytest.mark.parametrize(
     ("kind", "size"),
     [
@@ -72,25 +61,6 @@ def test_sizes(session, through, kind, size):
     assert arrived == obj
     del arrived
     assert session.stats()["bytes_in_use"] == 0
-
-
-@pytest.mark.parametrize(
-    ("dtype", "shape"),
-    [
-        *((dtype, (5,)) for dtype in ("?", "b", "<u2", ">i4", "<f2", "c16", "M8[s]", "U3", "V5")),
-        ([("a", "i4"), ("b", "f8")], (5,)),
-        *(("f8", shape) for shape in [(), (0, 3), (5,), (300, 301)]),
-    ],
-    ids=str,
-)
-def test_arrays(through, dtype, shape):
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    raw = np.arange(size, dtype=np.uint32).astype(np.uint8) & 1
-    sent = np.ndarray(shape, dtype, raw.tobytes())
-    arrived = through(sent)
-    assert (arrived.shape, arrived.dtype) == (sent.shape, sent.dtype)
-    assert arrived.tobytes() == sent.tobytes()
-    assert arrived.flags.writeable
 
 
 @pytest.mark.parametrize("size", [10, LARGE])
@@ -108,12 +78,6 @@ def test_arrays_are_the_receivers_own(session, through, size):
     assert session.stats()["bytes_in_use"] == 0
 
 
-def test_strided_and_fortran_arrays(through):
-    sent = np.arange(2 * LARGE).reshape(4, -1)
-    for view in (sent[:, ::2], sent.T, np.asfortranarray(sent), sent[::-1]):
-        assert np.array_equal(through(view), view)
-
-
 def test_tensors_are_the_receivers_own(session, through):
     sent = torch.zeros(LARGE)
     arrived = through(Step(1.0, sent))
@@ -125,19 +89,9 @@ def test_tensors_are_the_receivers_own(session, through):
     assert session.stats()["bytes_in_use"] == 0
 
 
-def test_views_of_tensors_and_gradients(through):
-    base = torch.arange(4.0 * LARGE).reshape(4, -1)
-    assert torch.equal(through(base.t()), base.t())
+def test_a_view_of_a_tensor_travels_without_the_rest(through):
+    base = torch.zeros(4, LARGE)
     assert through(base[0]).untyped_storage().nbytes() <= 4 * LARGE + 64
-    wanted = torch.ones(3, requires_grad=True)
-    assert through(wanted).requires_grad
-    assert not through(wanted * 2).requires_grad
-    parameter = torch.nn.Parameter(torch.ones(3))
-    assert type(through(parameter)) is torch.nn.Parameter
-    module = torch.nn.Linear(200, 200)
-    assert torch.equal(through(module).weight, module.weight)
-    sparse = torch.eye(3).to_sparse()
-    assert torch.equal(through(sparse).to_dense(), torch.eye(3))
 
 
 @pytest.mark.filterwarnings(
@@ -191,44 +145,6 @@ def test_values_of_any_other_dtype_are_made_in_place(queue, dtype, size):
     assert (values == 1).all()
 
 
-def test_classes_of_the_main_script_travel_by_value(through):
-    assert through({"f": lambda x: x + 1})["f"](1) == 2
-    namespace = {"__name__": "__main__"}
-    exec("class Local:\n    value = 3", namespace)
-    assert through(namespace["Local"]()).value == 3
-
-
-@pytest.mark.parametrize(
-    ("dtype", "shape"),
-    [
-        *((dtype, 3) for dtype in ("float32", np.int8, torch.bfloat16)),
-        *((torch.float64, shape) for shape in [(), (0, 2), (300, 301)]),
-    ],
-    ids=str,
-)
-def test_reserved_memory_is_put_without_a_copy(session, queue, shape, dtype):
-    reservation = queue.reserve(shape, dtype)
-    filled = reservation.array
-    filled[...] = 3
-    expected = filled.clone() if isinstance(dtype, torch.dtype) else filled.copy()
-    queue.put(reservation, weight=2)
-    arrived = queue.get_batch(2)[0]
-    assert type(arrived) is type(expected)
-    assert arrived.dtype == expected.dtype
-    assert arrived.shape == expected.shape
-    assert (arrived == expected).all()
-    arrived[...] = 1
-    with pytest.raises(ShoalValueError, match=r"^the reservation was put$"):
-        _ = reservation.array
-    with pytest.raises(ShoalValueError, match=r"^the reservation was put$"):
-        queue.put(reservation)
-    reservation.cancel()
-    del arrived, filled
-    gc.collect()
-    stats = session.stats()
-    assert (stats["bytes_in_use"], stats["descriptors_in_use"]) == (0, 0)
-
-
 def test_memory_that_was_not_put_goes_back(session, queue):
     with queue.reserve((LARGE,), "u1") as reservation:
         assert session.stats()["bytes_reserved"] >= LARGE
@@ -253,21 +169,6 @@ def test_a_reservation_is_put_once(session, queue, size):
     assert wrong.value.done == 3
     assert [np.size(item) for item in queue.get_many(9)] == [1, size, 1]
     assert session.stats()["messages"] == 0
-
-
-@pytest.mark.parametrize("size", [3, LARGE])
-def test_put_many_counts_only_the_reservations_that_were_put(session, size):
-    queue = session.queue("full", maxsize=2)
-    reservations = [queue.reserve(size, "u1") for _ in range(3)]
-    with pytest.raises(ShoalTimeoutError) as late:
-        queue.put_many(reservations, timeout=0)
-    assert late.value.done == 2
-    for reservation in reservations[:2]:
-        with pytest.raises(ShoalValueError, match=r"^the reservation was put$"):
-            queue.put(reservation, timeout=0)
-    assert len(queue.get_many(9)) == 2
-    queue.put(reservations[2])
-    assert queue.get().shape == (size,)
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_errors_of_asyncio_have_refusals_too(full):
     put = asyncio.run(refused(full.aput(1, timeout=0.01)))
     assert put.refusal == ("messages", 1, 1, 0)
     assert str(put) == timeout_text("aput", "queue 'full'", 0.01, Refusal.of(put))
-    full.get()
+    assert asyncio.run(full.aget(timeout=0)) == "first"
     get = asyncio.run(refused(full.aget(timeout=0.01)))
     assert get.refusal == ("empty", 0, 0, 0)
     assert str(get) == "aget: no message in queue 'full' within 0.01 s"

@@ -54,11 +54,6 @@ class Locks(Worker):
         with self.device_lock:
             raise KeyError("inside")
 
-    def take_twice(self):
-        with self.device_lock, self.device_lock:
-            pass
-        return self.device_lock._takes
-
     def use_in_a_child(self):
         with self.device_lock:
             calls = (self.device_lock.acquire, self.device_lock.release)
@@ -180,12 +175,6 @@ def test_a_long_wait_is_logged_with_the_holder(cluster, cls, timing, caplog):
     assert len(lines) == 1
     held = r"device 0 is held by locks:0 for \d+ s: waiting"
     assert re.match(f"locks:1: waits for the lock of device 0: {held}", lines[0])
-
-
-def test_takes_of_one_worker_are_counted(cluster):
-    group = launch(cluster)
-    assert group.take_twice().wait() == [[], []]
-    assert is_free(group, 1)
 
 
 @pytest.mark.parametrize("cls", [Locks, AsyncLocks])

@@ -1,6 +1,5 @@
 """The rows of a trace: spans that overlap without nesting are in different rows."""
 
-import asyncio
 import threading
 
 import pytest
@@ -33,33 +32,6 @@ def test_nested_spans_of_a_thread_share_its_row(tracks):
     in_thread(lambda: found.append(begin(tracks, "worker:0", "a")), "worker:0")
     in_thread(lambda: found.append(begin(tracks, "p", "a")), "AsyncIO Thread: default")
     assert found[-3:] == ["loader", "main", "main"]
-
-
-def test_coroutines_that_overlap_have_rows_of_their_own_which_are_used_again(tracks):
-    rows = []
-
-    async def work(name, may_end):
-        begun = begin(tracks, "p", name)
-        await may_end.wait()
-        rows.append((name, begun, tracks.end("p", name)))
-
-    async def side_by_side(*names):
-        events = [asyncio.Event() for _ in names]
-        tasks = [asyncio.create_task(work(n, e)) for n, e in zip(names, events, strict=True)]
-        await asyncio.sleep(0)
-        for event, task in zip(events, tasks, strict=True):
-            event.set()
-            await task
-
-    asyncio.run(side_by_side("a", "b", "c"))
-    asyncio.run(side_by_side("d", "e"))
-    assert rows == [
-        ("a", "main", "main"),
-        ("b", "main 2", "main 2"),
-        ("c", "main 3", "main 3"),
-        ("d", "main", "main"),
-        ("e", "main 2", "main 2"),
-    ]
 
 
 def test_a_span_may_end_in_another_thread(tracks):

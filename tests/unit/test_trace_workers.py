@@ -45,14 +45,10 @@ class Traced(Worker):
 class Coroutines(Worker):
     def __init__(self):
         super().__init__()
-        self._both = asyncio.Event()
-        self._inside = 0
+        self._both = asyncio.Barrier(2)
 
     @Worker.timer()
     async def overlap(self):
-        self._inside += 1
-        if self._inside == 2:
-            self._both.set()
         await self._both.wait()
 
 
@@ -104,14 +100,15 @@ def test_without_trace_there_is_only_the_time(path):
     assert spans(path) == []
 
 
-def test_coroutines_of_one_worker_have_rows_of_their_own(path):
+def test_coroutines_that_overlap_have_rows_of_their_own_which_are_used_again(path):
     with local_cluster(cluster_cfg=config(path)) as cluster:
         group = Coroutines.create_group().launch(cluster, name="loop")
-        first, second = group.overlap(), group.overlap()
-        first.wait()
-        second.wait()
+        for _ in range(2):
+            first, second = group.overlap(), group.overlap()
+            first.wait()
+            second.wait()
     rows = {tid: [s[2] for s in spans(path) if s[1] == tid] for _, tid, *_ in spans(path)}
-    assert rows == {"main": ["B", "E"], "main 2": ["B", "E"]}
+    assert rows == {"main": ["B", "E"] * 2, "main 2": ["B", "E"] * 2}
 
 
 def test_a_cluster_without_a_tracer_is_not_traced_also_after_one_with(path):
