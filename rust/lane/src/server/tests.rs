@@ -270,37 +270,6 @@ fn a_failure_ends_its_exchange_and_is_said_again_on_the_next_connection() {
 }
 
 #[test]
-fn a_stream_that_is_not_known_is_refused_if_it_was_used_before() {
-    let node = Node::new(Limits {
-        apart: Duration::ZERO,
-        ..Limits::default()
-    });
-    let epoch = node.server.epoch();
-    let (raw, welcome) = node.connect(true);
-    assert_eq!(welcome, Welcome::Forgotten { epoch });
-    assert!(raw.is_ended());
-    let (raw, _) = node.connect(false);
-    raw.send(&puts(1..=1, true));
-    assert_eq!(raw.reply(), (Status::Done, 1));
-    drop(raw);
-    eventually("it is forgotten", || node.server.usage().streams == 0);
-    assert_eq!(node.connect(true).1, Welcome::Forgotten { epoch });
-}
-
-#[test]
-fn the_end_of_a_connection_reaches_the_client_at_once() {
-    let node = Node::new(Limits {
-        idle: Duration::from_millis(20),
-        ..Limits::default()
-    });
-    let (raw, _) = node.connect(false);
-    raw.send(&puts(1..=1, true));
-    assert_eq!(raw.reply(), (Status::Done, 1));
-    assert!(raw.is_ended());
-    assert_eq!(node.server.usage().streams, 1, "the stream is still known");
-}
-
-#[test]
 fn a_record_is_kept_for_as_long_as_the_way_in_which_its_connection_ended_says() {
     let limits = Limits::default();
     let kept = |kind: io::ErrorKind| puts::remembered(&limits, &Err(kind.into()));
@@ -393,18 +362,4 @@ fn small_puts_that_are_there_together_are_published_in_one_step() {
     let other_key = [&next.encode(), b"p".as_slice(), &[9]].concat();
     assert_eq!(together(&[four.clone(), other_key].concat()), [1, 2, 3, 4]);
     assert_eq!(together(&puts(1..=255, true)).len(), 255);
-}
-
-#[test]
-fn the_puts_that_a_server_publishes_in_one_step_are_in_their_order() {
-    let node = Node::patient();
-    let queue = node.queue(0);
-    let (raw, _) = node.connect(false);
-    raw.send(&puts(1..=255, true));
-    while raw.reply() != (Status::Done, 255) {}
-    let mut all = Vec::new();
-    while all.len() < 255 {
-        all.extend(take_all(&queue));
-    }
-    assert_eq!(all, (1..=255).collect::<Vec<u8>>());
 }

@@ -95,17 +95,6 @@ fn a_batch_is_taken_by_its_weight() {
 }
 
 #[test]
-fn puts_and_takes_of_a_client_share_its_connections() {
-    let (_node, _queue, relay) = relayed(Cut::Never);
-    let client = relay.client();
-    for number in 0..20 {
-        put(&client, b"q", &message(number, 100)).expect("room");
-        assert_eq!(take_and_keep(&client, 1), [message(number, 100)]);
-    }
-    assert_eq!(relay.made(), 1);
-}
-
-#[test]
 fn messages_that_are_not_kept_go_back_at_once() {
     let (node, queue, relay) = relayed(Cut::Never);
     put_here(&queue, &numbered(1, 50_000));
@@ -298,24 +287,6 @@ fn a_take_whose_stream_was_forgotten_asks_again() {
         relay.set_refuses(false);
         assert_eq!(taking.join().expect("no panic"), numbered(1, 9));
     });
-}
-
-#[test]
-fn a_take_waits_while_the_link_is_down() {
-    let (node, queue, relay) = relayed(Cut::Never);
-    let client = relay.client();
-    put(&client, b"q", &[0]).expect("room");
-    assert_eq!(take_and_keep(&client, 1), [[0]]);
-    relay.set_down(true);
-    put_here(&queue, &numbered(1, 9));
-    thread::scope(|scope| {
-        let taking = scope.spawn(|| take_and_keep(&client, 1));
-        thread::sleep(BRIEF * 5);
-        assert!(!taking.is_finished());
-        relay.set_down(false);
-        assert_eq!(taking.join().expect("no panic"), numbered(1, 9));
-    });
-    eventually("it is settled", || is_all_settled(&node));
 }
 
 #[test]

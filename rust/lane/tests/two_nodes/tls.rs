@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use shoal_lane::client::{Cancel, Client, Error, Parcel};
 use shoal_lane::handshake;
@@ -76,37 +76,6 @@ fn messages_short_and_long_arrive_and_are_taken() {
     assert_eq!(taken, messages);
     assert_eq!(client.idle_connections(), 1);
     eventually("all is settled", || is_all_settled(&there.node));
-}
-
-#[test]
-fn many_threads_put_and_take_over_one_client() {
-    let there = Encrypted::new();
-    let queue = there.node.queue(b"q", 0);
-    let client = there.client();
-    let mut taken: Vec<u32> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..4)
-            .map(|thread| {
-                let client = &client;
-                scope.spawn(move || {
-                    let mut taken = Vec::new();
-                    for number in 0..50 {
-                        let length = if number % 10 == 0 { 200_000 } else { 9 };
-                        put(client, b"q", &message(thread * 50 + number, length)).expect("room");
-                        let next = take_from(client, 1, LATER).expect("there is one");
-                        taken.extend(numbers_of(&next));
-                        assert!(next.keep(&mut || true).expect("not interrupted"));
-                    }
-                    taken
-                })
-            })
-            .collect();
-        let each = threads.into_iter();
-        each.flat_map(|thread| thread.join().expect("no panic"))
-            .collect()
-    });
-    taken.sort_unstable();
-    assert!(taken.into_iter().eq(0..200));
-    assert!(take(&queue).is_none());
 }
 
 #[test]
@@ -205,75 +174,6 @@ fn every_message_arrives_once_and_in_order_over_connections_that_are_cut() {
         assert_eq!(taken, sent);
         assert!(relay.cuts() > 2, "{}", relay.cuts());
     }
-}
-
-#[test]
-fn a_long_message_arrives_over_connections_that_are_cut() {
-    let there = Encrypted::new();
-    let queue = there.node.queue(b"q", 0);
-    let most = 2 * LONG as u64;
-    let relay = Relay::new(there.node.server.address(), Cut::Random { seed: 4, most });
-    let client = there.client_through(&relay);
-    let sent: Vec<_> = (0..6).map(|number| message(number, LONG)).collect();
-    for message in &sent {
-        put(&client, b"q", message).expect("it goes on");
-    }
-    assert_eq!(take_all(&queue), sent);
-    assert!(relay.made() > 1);
-}
-
-/// The error of a put that is refused, without another attempt.
-fn refused(there: &Node, tls: Option<Tls>) -> handshake::Error {
-    let client = Client::new(there.server.address(), key(), patient_client(), tls);
-    let began = Instant::now();
-    let failed = put(&client, b"q", b"x").expect_err("it is refused");
-    assert!(began.elapsed() < PATIENT / 2, "it tried again");
-    assert!(take(&there.queue(b"q", 0)).is_none());
-    match failed.error {
-        Error::Refused { address, why } => {
-            assert_eq!(address, there.server.address());
-            why
-        }
-        error => panic!("{error}"),
-    }
-}
-
-#[test]
-fn a_client_with_a_certificate_that_is_not_valid_here_or_without_one_is_refused() {
-    let (ours, others) = (Authority::new("ours"), Authority::new("others"));
-    let there = Node::encrypted(ours.tls(HERE));
-    let why = refused(&there, Some(others.tls(HERE)));
-    assert!(
-        matches!(&why, handshake::Error::Tls(why) if why.contains("did not sign")),
-        "{why}"
-    );
-    // It trusts the server, which does not trust it.
-    let files = shoal_lane::tls::Files {
-        ca: ours.files(HERE).ca,
-        ..others.files(HERE)
-    };
-    let why = refused(&there, Some(Tls::load(&files).expect("sound")));
-    assert!(
-        matches!(&why, handshake::Error::Tls(why) if why.contains("refused")),
-        "{why}"
-    );
-    let why = refused(&there, None);
-    assert!(matches!(why, handshake::Error::Encrypted), "{why}");
-    eventually("they have gone", || there.server.usage().connections == 0);
-}
-
-#[test]
-fn a_server_with_a_certificate_of_another_address_or_without_one_is_refused() {
-    let authority = Authority::new("ca");
-    let there = Node::encrypted(authority.tls("127.0.0.9"));
-    let why = refused(&there, Some(authority.tls(HERE)));
-    let text = "does not name its IP address";
-    assert!(
-        matches!(&why, handshake::Error::Tls(why) if why.contains(text)),
-        "{why}"
-    );
-    let why = refused(&Node::new(), Some(authority.tls(HERE)));
-    assert!(matches!(why, handshake::Error::Plain), "{why}");
 }
 
 #[test]

@@ -263,18 +263,6 @@ mod tests {
     }
 
     #[test]
-    fn two_mappings_of_a_file_are_the_same_memory() {
-        let file = tempfile::tempfile().expect("a file");
-        file.set_len(4096).expect("this length");
-        let one = Mapping::new(&file, 4096).expect("mapped");
-        let two = Mapping::new(&file, 4096).expect("mapped");
-        one.write(4095, &[3]).expect("inside");
-        let mut byte = [0];
-        two.read(4095, &mut byte).expect("inside");
-        assert_eq!(byte, [3]);
-    }
-
-    #[test]
     fn nothing_outside_or_askew_is_given_out() {
         let mapping = mapped(4096);
         assert!(mapping.view::<AtomicU64>(4096).is_err());

@@ -116,30 +116,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_last_object_leaves() {
-        let refs = SessionRefs::default();
-        assert!(!refs.remove(), "there is none");
-        assert!(refs.add());
-        assert!(refs.add());
-        assert!(!refs.remove());
-        assert!(refs.remove());
-        assert!(!refs.remove(), "another thread leaves already");
-    }
-
-    #[test]
-    fn no_object_is_added_while_the_process_leaves() {
-        let refs = SessionRefs::default();
-        refs.end_leaving();
-        assert!(refs.add());
-        assert!(refs.remove());
-        assert!(!refs.add());
-        refs.end_leaving();
-        assert!(refs.add());
-        refs.end_leaving();
-        assert!(refs.remove(), "the new object is counted");
-    }
-
-    #[test]
     fn all_objects_are_removed_at_once() {
         let refs = SessionRefs::default();
         assert!(!refs.remove_all());

@@ -19,4 +19,3 @@ mod looks;
 mod support;
 mod sweeps;
 mod waits;
-mod weights;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use shoal_shm::session::{SessionQueue, Shortage};
-use shoal_shm::{Label, OverweightPolicy, Want};
+use shoal_shm::{Label, Want};
 
 use super::super::Limits;
 use super::super::tests::{Node, Raw, eventually, take_all};
-use crate::frame::{Item, LeaseName, NEVER, Op, Reply, Request, Status, Welcome, decode_shortage};
+use crate::frame::{Item, LeaseName, NEVER, Op, Reply, Request, Status, decode_shortage};
 
 /// The bytes of a request about a take.
 fn frame(op: Op, seq: u64, want: Want, deadline: Option<u64>) -> Vec<u8> {
@@ -58,26 +58,13 @@ fn shortage(raw: &Raw) -> (Status, Shortage) {
     (reply.status, decode_shortage(&body).expect("valid"))
 }
 
-fn put(queue: &SessionQueue, number: u8, weight: u64) {
-    put_bytes(queue, &[number], weight);
-}
-
-fn put_bytes(queue: &SessionQueue, bytes: &[u8], weight: u64) {
+fn put(queue: &SessionQueue, number: u8) {
     let label = Label {
-        weight,
+        weight: 0,
         kind: 1,
         sender: 77,
     };
-    if bytes.len() == 1 {
-        queue.offer(label, bytes).expect("sound");
-        return;
-    }
-    let draft = queue
-        .draft(bytes.len() as u64)
-        .expect("sound")
-        .expect("memory");
-    draft.write(0, bytes).expect("it fits");
-    assert!(queue.put(draft, label).expect("sound").is_ok());
+    queue.offer(label, &[number]).expect("sound");
 }
 
 fn lent(node: &Node) -> usize {
@@ -89,46 +76,10 @@ fn in_use(node: &Node) -> u64 {
 }
 
 #[test]
-fn a_taken_message_has_its_label_and_is_gone_after_its_confirmation() {
-    let node = Node::patient();
-    let queue = node.queue(0);
-    put(&queue, 1, 5);
-    let long: Vec<u8> = (0..100_000_u32)
-        .map(|at| u8::try_from(at % 251).expect("small"))
-        .collect();
-    put_bytes(&queue, &long, 6);
-    let (raw, _) = node.connect(false);
-    raw.send(&take(1, 1));
-    let (seq, found) = items(&raw);
-    let first = Item {
-        length: 1,
-        weight: 5,
-        sender: 77,
-        kind: 1,
-        redelivered: false,
-    };
-    assert_eq!((seq, found), (1, vec![(first, vec![1])]));
-    raw.send(&settle(Op::Keep, 1));
-    raw.send(&take(2, 1));
-    let (seq, found) = items(&raw);
-    let second = Item {
-        length: 100_000,
-        weight: 6,
-        ..first
-    };
-    assert_eq!(seq, 2);
-    assert!(found == [(second, long)]);
-    assert_eq!(lent(&node), 1);
-    raw.send(&settle(Op::Keep, 2));
-    eventually("all are confirmed", || in_use(&node) == 0);
-    eventually("none is lent", || lent(&node) == 0);
-}
-
-#[test]
 fn a_message_given_back_is_delivered_again() {
     let node = Node::patient();
     let queue = node.queue(0);
-    put(&queue, 1, 0);
+    put(&queue, 1);
     let (raw, _) = node.connect(false);
     raw.send(&take(1, 1));
     assert_eq!(numbers(&raw), (1, vec![1]));
@@ -147,8 +98,8 @@ fn a_message_given_back_is_delivered_again() {
 fn the_next_request_confirms_what_came_before() {
     let node = Node::patient();
     let queue = node.queue(0);
-    put(&queue, 1, 0);
-    put(&queue, 2, 0);
+    put(&queue, 1);
+    put(&queue, 2);
     let (raw, _) = node.connect(false);
     raw.send(&take(1, 1));
     assert_eq!(numbers(&raw), (1, vec![1]));
@@ -162,7 +113,7 @@ fn the_same_messages_come_again_on_the_next_connection_and_no_others() {
     let node = Node::patient();
     let queue = node.queue(0);
     for number in 1..=3 {
-        put(&queue, number, 0);
+        put(&queue, number);
     }
     let (first, _) = node.connect(false);
     first.send(&take(1, 2));
@@ -175,27 +126,10 @@ fn the_same_messages_come_again_on_the_next_connection_and_no_others() {
 }
 
 #[test]
-fn unconfirmed_messages_return_when_their_client_stays_away() {
-    let node = Node::new(Limits {
-        apart: Duration::ZERO,
-        ..Limits::default()
-    });
-    let queue = node.queue(0);
-    put(&queue, 1, 0);
-    let (raw, _) = node.connect(false);
-    raw.send(&take(1, 1));
-    assert_eq!(numbers(&raw), (1, vec![1]));
-    drop(raw);
-    eventually("it is back", || queue.len() == 1);
-    let epoch = node.server.epoch();
-    assert_eq!(node.connect(true).1, Welcome::Forgotten { epoch });
-}
-
-#[test]
 fn unconfirmed_messages_return_when_the_server_stops() {
     let mut node = Node::patient();
     let queue = node.queue(0);
-    put(&queue, 1, 0);
+    put(&queue, 1);
     let (raw, _) = node.connect(false);
     raw.send(&take(1, 1));
     assert_eq!(numbers(&raw), (1, vec![1]));
@@ -204,81 +138,17 @@ fn unconfirmed_messages_return_when_the_server_stops() {
 }
 
 #[test]
-fn a_take_waits_for_messages_until_its_deadline() {
-    let node = Node::patient();
-    let queue = node.queue(0);
-    let (raw, _) = node.connect(false);
-    let want = Want::Count(1);
-    raw.send(&frame(Op::Take, 1, want, None));
-    assert_eq!(shortage(&raw), (Status::Full, Shortage::Empty));
-    raw.send(&frame(Op::Take, 2, want, Some(1)));
-    assert_eq!(shortage(&raw), (Status::Timeout, Shortage::Empty));
-    raw.send(&take(3, 1));
-    std::thread::sleep(Duration::from_millis(20));
-    put(&queue, 7, 0);
-    assert_eq!(numbers(&raw), (3, vec![7]));
-}
-
-#[test]
-fn a_client_that_leaves_in_a_wait_takes_nothing() {
-    let node = Node::patient();
-    let queue = node.queue(0);
-    let (raw, _) = node.connect(false);
-    raw.send(&take(1, 1));
-    std::thread::sleep(crate::socket::SLICE / 3);
-    raw.0.abort();
-    put(&queue, 1, 0);
-    eventually("it ends", || node.server.usage().connections == 0);
-    assert_eq!(take_all(&queue), [1]);
-}
-
-#[test]
-fn a_batch_is_taken_by_its_weight() {
-    let node = Node::patient();
-    let queue = node.queue(0);
-    let batch = |target, least| Want::Weight {
-        target,
-        least,
-        overweight: OverweightPolicy::Take,
-    };
-    for number in 1..=4 {
-        put(&queue, number, 2);
-    }
-    let (raw, _) = node.connect(false);
-    raw.send(&frame(Op::Take, 1, batch(5, None), None));
-    assert_eq!(numbers(&raw), (1, vec![1, 2]));
-    raw.send(&frame(Op::Take, 2, batch(9, None), None));
-    let light = Shortage::Weight { held: 2, bound: 9 };
-    assert_eq!(shortage(&raw), (Status::Full, light));
-    raw.send(&frame(Op::Take, 3, batch(9, Some(4)), None));
-    assert_eq!(numbers(&raw), (3, vec![3, 4]));
-}
-
-#[test]
 fn many_are_taken_up_to_a_number() {
     let node = Node::patient();
     let queue = node.queue(0);
     for number in 0..200 {
-        put(&queue, number, 0);
+        put(&queue, number);
     }
     let (raw, _) = node.connect(false);
     raw.send(&take(1, 150));
     assert_eq!(numbers(&raw), (1, (0..150).collect()));
     raw.send(&take(2, 150));
     assert_eq!(numbers(&raw), (2, (150..200).collect()));
-}
-
-#[test]
-fn a_closed_queue_gives_what_it_has_and_then_says_so() {
-    let node = Node::patient();
-    let queue = node.queue(0);
-    put(&queue, 1, 0);
-    queue.close().expect("sound");
-    let (raw, _) = node.connect(false);
-    raw.send(&take(1, 5));
-    assert_eq!(numbers(&raw), (1, vec![1]));
-    raw.send(&take(2, 5));
-    assert_eq!(raw.reply(), (Status::Closed, 2));
 }
 
 // Leases.
@@ -308,8 +178,8 @@ fn end_frame(seq: u64, numbers: &[u64], goes_back: bool) -> Vec<u8> {
 
 /// Takes two messages as the leases 10 and 11.
 fn lease_two(raw: &Raw, queue: &SessionQueue) {
-    put(queue, 1, 0);
-    put(queue, 2, 0);
+    put(queue, 1);
+    put(queue, 2);
     raw.send(&take(1, 2));
     assert_eq!(numbers(raw), (1, vec![1, 2]));
     raw.send(&lease_frame(2, 10));
@@ -360,19 +230,6 @@ fn the_next_request_confirms_no_lease() {
 }
 
 #[test]
-fn leases_that_are_not_renewed_go_back() {
-    let node = Node::new(Limits {
-        lease: Duration::ZERO,
-        ..Limits::default()
-    });
-    let queue = node.queue(0);
-    let (raw, _) = node.connect(false);
-    lease_two(&raw, &queue);
-    eventually("they are back", || queue.len() == 2);
-    assert_eq!(node.server.usage().leases, 0);
-}
-
-#[test]
 fn a_renewal_keeps_the_leases_that_it_names_for_longer() {
     let node = Node::patient();
     let queue = node.queue(0);
@@ -403,7 +260,7 @@ fn leases_go_back_when_the_server_stops() {
 fn messages_that_are_not_lent_cannot_become_leases() {
     let node = Node::patient();
     let queue = node.queue(0);
-    put(&queue, 1, 0);
+    put(&queue, 1);
     let (raw, _) = node.connect(false);
     raw.send(&take(1, 1));
     assert_eq!(numbers(&raw), (1, vec![1]));

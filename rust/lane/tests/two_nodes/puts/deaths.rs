@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use shoal_lane::client::{Client, Error, Limits, Loss};
-use shoal_shm::blocking::Deadline;
 
 use crate::processes::*;
 use crate::support::*;
@@ -66,41 +65,6 @@ fn a_producer_that_is_stopped_in_a_wait_goes_on_with_its_connection() {
     }
     eventually("it goes on", || producer.noted().len() == 4);
     assert_eq!(relay.made(), 1);
-}
-
-#[test]
-fn a_put_to_a_stopped_server_waits_for_it() {
-    let far = FarNode::start();
-    let (queue, relay) = (far.queue(0), Relay::new(far.address, Cut::Never));
-    let client = relay.client();
-    put(&client, b"q", b"first").expect("room");
-    far.process.stop();
-    thread::scope(|scope| {
-        let small = scope.spawn(|| put(&client, b"q", b"small"));
-        thread::sleep(BRIEF * 5);
-        assert!(!small.is_finished());
-        far.process.signal(Signal::CONT);
-        small.join().expect("no panic").expect("it goes on");
-    });
-    assert_eq!(take_all(&queue), [b"first", b"small"]);
-    assert_eq!(relay.made(), 1);
-}
-
-#[test]
-fn a_put_to_a_server_that_stays_stopped_ends_after_its_deadline() {
-    let far = FarNode::start();
-    let limits = Limits {
-        late: BRIEF,
-        ..patient_client()
-    };
-    let client = Client::new(far.address, key(), limits, None);
-    put(&client, b"q", b"first").expect("room");
-    far.process.stop();
-    let failed = put_until(&client, b"q", b"late", Deadline::After(BRIEF));
-    let failed = failed.expect_err("it is stopped");
-    let silent = Loss::Silent;
-    assert!(matches!(failed.error, Error::Lost { why, .. } if why == silent));
-    far.process.signal(Signal::CONT);
 }
 
 #[test]

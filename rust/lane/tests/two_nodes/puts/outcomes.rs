@@ -46,33 +46,6 @@ fn a_message_arrives_with_its_bytes_kind_sender_and_weight() {
 }
 
 #[test]
-fn messages_of_all_lengths_arrive_in_their_order() {
-    let node = Node::new();
-    let (client, queue) = (node.client(), node.queue(b"q", 0));
-    let lengths = [4, 200, 209, 70_000, 5, 6, 40_000, 208, 4, 4];
-    let messages: Vec<Vec<u8>> = (0..200)
-        .map(|number| message(number, lengths[number as usize % lengths.len()]))
-        .collect();
-    put_many(&client, &target(b"q"), &messages, Deadline::Never).expect("room");
-    assert!(take_all(&queue) == messages);
-}
-
-#[test]
-fn a_long_put_uses_the_memory_of_the_one_before() {
-    let node = Node::new();
-    let (client, queue) = (node.client(), node.queue(b"q", 0));
-    let long = message(1, 4 << 20);
-    put(&client, b"q", &long).expect("room");
-    take(&queue).expect("it is there");
-    let reserved = node.session.reserved();
-    for _ in 0..5 {
-        put(&client, b"q", &long).expect("room");
-        take(&queue).expect("it is there");
-    }
-    assert_eq!(node.session.reserved(), reserved);
-}
-
-#[test]
 fn a_put_that_does_not_wait_says_that_the_queue_is_full() {
     let node = Node::new();
     let (client, queue) = (node.client(), node.queue(b"q", 2));

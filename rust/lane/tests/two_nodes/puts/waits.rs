@@ -65,22 +65,6 @@ fn the_hook_is_called_in_a_wait_and_ends_it() {
 }
 
 #[test]
-fn the_hook_ends_attempts_to_connect() {
-    let node = Node::new();
-    let relay = Relay::new(node.server.address(), Cut::Never);
-    relay.set_down(true);
-    let called = AtomicU32::new(0);
-    let mut hook = || called.fetch_add(1, Ordering::SeqCst) < 2;
-    let parcel = Parcel::default();
-    let client = relay.client();
-    let failed = client.put(&target(b"q"), &parcel, LATER, &mut hook);
-    assert!(matches!(
-        failed.expect_err("the hook").error,
-        Error::Interrupted
-    ));
-}
-
-#[test]
 fn a_long_put_that_waits_longer_than_the_kernel_does_for_a_peer_is_put_once() {
     // Its bytes fill the buffers of both kernels, and the server reads none of them: the kernel of
     // the client takes that for a peer that has gone, and ends the connection.

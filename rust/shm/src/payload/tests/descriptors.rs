@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::failpoint::dies_after;
 use crate::segment::layout::{CHUNK, CHUNKS_LIMIT};
 use crate::sync::Ordering;
 
@@ -164,26 +163,4 @@ fn threads_of_a_process_never_get_the_same() {
     });
     assert_eq!(claimed.len(), CHUNK);
     assert_eq!(claimed.iter().collect::<BTreeSet<_>>().len(), CHUNK);
-}
-
-#[test]
-fn a_process_that_dies_while_it_gets_a_chunk_leaves_a_sound_table() {
-    for accesses in 0.. {
-        let folder = Folder::new(MIB, MemoryPolicy::Block);
-        let (dying, other) = (folder.process(1), folder.process(2));
-        let died = dies_after(accesses, || dying.descriptors.grow(&dying.control)).is_none();
-        drop(other.claim());
-        let used = other.control.descriptors().len() / CHUNK;
-        let owners = other.control.chunks().iter().take(used);
-        let owners: Vec<_> = owners
-            .map(|chunk| chunk.owner.load(Ordering::Relaxed))
-            .collect();
-        if died {
-            assert!(owners == [2] || owners == [1, 2], "{owners:?}");
-        } else {
-            assert!(accesses >= 3);
-            assert_eq!(owners, [1, 2]);
-            break;
-        }
-    }
 }

@@ -144,17 +144,6 @@ fn a_ring_is_refused_whose_slots_do_not_fit_its_bound() {
 }
 
 #[test]
-fn a_batch_of_claims_is_put_as_far_as_there_is_room() {
-    let heap = Heap::new(8, 1).with_ring(4, 3);
-    let rings = heap.rings().expect("sound");
-    let mut process = Process::new(heap.view(&rings), 0);
-    let mut claims: Vec<_> = (0..5).map(|number| process.claim(number, 1)).collect();
-    let refusal = process.queue.put_many(&mut process.record, &mut claims);
-    assert_eq!((refusal, claims.len()), (Ok(Some(Refusal::Full)), 2));
-    assert_eq!(process.queue.ring().len(), 3);
-}
-
-#[test]
 fn a_descriptor_is_claimed_by_its_index_while_it_is_free() {
     let heap = Heap::new(2, 1).with_ring(4, 3);
     let rings = heap.rings().expect("sound");

@@ -56,8 +56,6 @@ fn act(member: &mut Participant, words: &[&str]) -> String {
             String::new()
         }
         ["lease"] => member.take(Keep::Lease).to_string(),
-        ["loan"] => member.take(Keep::Loan).to_string(),
-        ["sweep"] => format!("{:?}", member.sweep()),
         ["others"] => member
             .locks
             .another_process_is_inside()

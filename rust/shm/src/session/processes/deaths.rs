@@ -1,4 +1,4 @@
-//! Processes that are killed, stopped, or die in the middle of a recovery.
+//! Processes that are killed or stopped.
 
 use std::time::Instant;
 
@@ -69,27 +69,6 @@ fn a_process_that_the_dead_one_started_does_not_keep_it_alive() {
 }
 
 #[test]
-fn a_dead_producers_messages_stay_and_the_next_process_has_its_index() {
-    let base = tempfile::tempdir().expect("a folder");
-    let (mut me, folder) = Participant::create(base.path());
-    for round in [0, 3] {
-        let mut other = start(&folder, None);
-        assert_eq!(other.ask("join").as_deref(), Some("2"), "the same index");
-        for number in 1..=3 {
-            other.ask(&format!("put {}", round + number)).expect("put");
-        }
-        other.kill();
-        eventually(|| me.sweep().dead == 1);
-        for number in 1..=3 {
-            assert_eq!(me.take(Keep::Copy), round + number);
-        }
-        let generation = &me.control.processes()[2].generation;
-        assert_eq!(generation.load(Ordering::Relaxed), u32::from(round / 3) + 1);
-    }
-    assert_eq!(me.in_use(), 0);
-}
-
-#[test]
 fn a_redelivery_without_room_happens_later() {
     let base = tempfile::tempdir().expect("a folder");
     let (mut me, folder) = Participant::create(base.path());
@@ -125,36 +104,6 @@ fn a_redelivery_without_room_happens_later() {
 }
 
 #[test]
-fn two_processes_that_clean_up_at_a_time_do_it_once() {
-    let base = tempfile::tempdir().expect("a folder");
-    let (mut me, folder) = Participant::create(base.path());
-    let mut others: Vec<_> = (0..2).map(|_| start(&folder, None)).collect();
-    for other in &mut others {
-        other.ask("join").expect("it runs");
-    }
-    for number in 1..=5 {
-        let mut victim = start(&folder, None);
-        assert_eq!(
-            victim.ask("join").as_deref(),
-            Some("4"),
-            "always free again"
-        );
-        me.put(number);
-        victim.ask("lease").expect("it runs");
-        victim.kill();
-        eventually(|| !me.locks.is_leased(owner(4)).expect("asked"));
-        for other in &mut others {
-            other.tell("sweep");
-        }
-        let swept = others.iter().map(|other| other.answer().expect("it runs"));
-        let found = swept.filter(|swept| swept.contains("dead: 1")).count();
-        assert_eq!(found, 1);
-        assert_eq!(me.take(Keep::Copy), number);
-    }
-    assert_eq!(me.in_use(), 0);
-}
-
-#[test]
 fn a_process_that_dies_with_the_structural_lock_gives_it_back() {
     let base = tempfile::tempdir().expect("a folder");
     let (me, folder) = Participant::create(base.path());
@@ -170,70 +119,6 @@ fn a_process_that_dies_with_the_structural_lock_gives_it_back() {
     assert_eq!(holder, pid);
     other.kill();
     drop(me.locks.lock(deadline()).expect("free"));
-}
-
-#[test]
-fn a_process_that_dies_while_it_joins_leaves_room() {
-    let base = tempfile::tempdir().expect("a folder");
-    let (me, folder) = Participant::create(base.path());
-    for (point, enters) in [
-        ("chosen", false),
-        ("leased", false),
-        ("written", false),
-        ("entered", true),
-    ] {
-        let mut joiner = start(&folder, Some(point));
-        assert_eq!(joiner.ask("join"), None, "it dies {point}");
-        assert!(joiner.is_killed(), "{point}");
-        assert_eq!(
-            members::count(&me.control),
-            1 + u64::from(enters),
-            "{point}"
-        );
-        let mut next = start(&folder, None);
-        let index = if enters { "3" } else { "2" };
-        assert_eq!(next.ask("join").as_deref(), Some(index), "{point}");
-        next.kill();
-        eventually(|| {
-            me.sweep();
-            members::count(&me.control) == 1
-        });
-    }
-}
-
-#[test]
-fn a_process_that_dies_while_it_cleans_up_is_cleaned_up_with_the_rest() {
-    let base = tempfile::tempdir().expect("a folder");
-    let (mut me, folder) = Participant::create(base.path());
-    for (point, what) in [
-        ("swept", "sweep"),
-        ("retired", "sweep"),
-        ("swept", "leave"),
-        ("retired", "leave"),
-        ("left", "leave"),
-    ] {
-        let mut victim = start(&folder, None);
-        assert_eq!(victim.ask("join").as_deref(), Some("2"), "{point}");
-        let mut sweeper = start(&folder, Some(point));
-        // "entered" and the like are other points.
-        assert_eq!(sweeper.ask("join").as_deref(), Some("3"), "{point}");
-        me.put(1);
-        me.put(2);
-        victim.ask("lease").expect("it runs");
-        sweeper.ask("lease").expect("it runs");
-        victim.kill();
-        eventually(|| !me.locks.is_leased(owner(2)).expect("asked"));
-        assert_eq!(sweeper.ask(what), None, "it dies {point}");
-        assert!(sweeper.is_killed(), "{point}");
-        eventually(|| {
-            me.sweep();
-            members::count(&me.control) == 1
-        });
-        let mut again = [me.take(Keep::Copy), me.take(Keep::Copy)];
-        again.sort_unstable();
-        assert_eq!(again, [1, 2], "{point}");
-        assert_eq!(me.in_use(), 0, "{point}");
-    }
 }
 
 #[test]

@@ -75,18 +75,6 @@ fn the_last_process_that_leaves_is_not_the_last_while_another_is_stopped() {
 }
 
 #[test]
-fn a_process_that_left_can_join_again() {
-    let base = tempfile::tempdir().expect("a folder");
-    let (me, folder) = Participant::create(base.path());
-    let mut other = start(&folder, None);
-    for _ in 0..3 {
-        assert_eq!(other.ask("join").as_deref(), Some("2"));
-        other.ask("leave").expect("it runs");
-    }
-    assert_eq!(members::count(&me.control), 1);
-}
-
-#[test]
 fn a_message_in_hand_keeps_only_the_entry_of_a_process_that_left() {
     let base = tempfile::tempdir().expect("a folder");
     let (mut me, folder) = Participant::create(base.path());

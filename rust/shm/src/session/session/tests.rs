@@ -14,18 +14,6 @@ fn session(folder: &Path) -> Arc<Session> {
 }
 
 #[test]
-fn a_look_for_the_dead_is_not_put_off_by_another_clock() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let session = session(folder.path());
-    let last = &session.control.superblock().counters.0.last_probe;
-    for far in [0, u64::MAX, u64::MAX / 2] {
-        last.store(far, Ordering::Relaxed);
-        assert!(recover::due(&session.control), "{far}");
-        assert!(!recover::due(&session.control), "it was just done");
-    }
-}
-
-#[test]
 fn a_process_that_needs_more_descriptors_is_soon_told_that_there_are_none_now() {
     let folder = tempfile::tempdir().expect("a folder");
     let session = session(folder.path());

@@ -1,12 +1,11 @@
 //! Queues without users become those of other keys, and no message goes astray.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::messages::{Kind, Received, drain, put, take};
 use crate::ring::take::Keep;
-use crate::session::{Bounds, Error, Session, SessionQueue, Settings, folders};
+use crate::session::{Bounds, Error, Session, SessionQueue, Settings};
 
 const MANY: u32 = 1000;
 
@@ -40,21 +39,6 @@ fn use_others(session: &Arc<Session>) {
 fn lease(queue: &SessionQueue) -> Received {
     let mut leased = take(queue, 1, Keep::Lease, |_| ()).expect("sound");
     leased.pop().expect("one")
-}
-
-#[test]
-fn keys_one_after_the_other_take_no_more_memory() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let session = session(folder.path());
-    use_others(&session);
-    let path = Path::new(session.token()).join(folders::CONTROL);
-    let memory = || path.metadata().expect("there").blocks();
-    let before = (memory(), queues(&session));
-    assert_eq!(before.1, 64);
-    for _ in 0..10 {
-        use_others(&session);
-    }
-    assert_eq!((memory(), queues(&session)), before);
 }
 
 #[test]
