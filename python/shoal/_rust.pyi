@@ -1188,8 +1188,8 @@ class WorkerBase:
     payload, whose `timeout` is not an int or float or not valid seconds, or whose worker has no entry
     in `_direct_sends` or `_direct_receives`; sends after the time of the entry; objects that are
     perhaps not their own message: tuples that may need an envelope or arrive as a list and, where
-    the entry says so, those that may be made of tensors; sends that raised an `Exception`, which sent
-    nothing; and receives that raised one. Without a timeout a call waits in the core for 0.1 seconds
+    the entry says so, those that may be made of tensors; and calls that the queue refused with a
+    `ChannelError` or a `ShoalTimeoutError`, which sent and took nothing. Without a timeout a call waits in the core for 0.1 seconds
     at most, with one not at all. The Python core hands on every call.
 
     Accepts any arguments, for the `__init__` of subclasses.

@@ -3,6 +3,7 @@
 import gc
 import inspect
 import math
+import signal
 import threading
 import time
 import weakref
@@ -11,7 +12,7 @@ import pytest
 
 from shoal import Worker
 from shoal._pure.shm.worker_base import WorkerBase
-from shoal.errors import ChannelDecodeError
+from shoal.errors import ChannelDecodeError, ShoalValueError
 
 FOR_EVER = math.inf
 
@@ -146,14 +147,13 @@ def test_a_send_after_the_time_of_its_entry_is_handed_on(worker, queue):
     assert queue.empty()
 
 
-def test_a_send_that_fails_is_handed_on(worker, queue):
-    assert worker.send(threading.Lock(), "a", 0) == "sent slowly"
+def test_a_send_that_the_queue_refuses_is_handed_on(worker, queue):
     queue.put_many([1, 2])
     assert worker.send(3, "a", 0, timeout=9) == "sent slowly"
     assert worker.send(3, "a", 0) == "sent slowly"  # after 0.1 s
     queue.close()
     assert worker.send(4, "a", 0) == "sent slowly"
-    assert [call[0] for call in worker.calls[1:]] == [3, 3, 4]
+    assert [call[0] for call in worker.calls] == [3, 3, 4]
 
 
 def test_a_receive_without_a_message_is_handed_on(worker, queue):
@@ -179,11 +179,31 @@ def test_the_error_of_a_lost_message_is_handed_on(worker, queue):
 
 
 @pytest.mark.usefixtures("fast")
-def test_an_error_that_is_not_an_exception_is_passed_on(worker, queue):
+def test_an_object_that_cannot_be_sent_fails_in_the_core(worker, queue):
     with pytest.raises(Stop):
         worker.send(Stopping(), "a", 0)
+    with pytest.raises(ShoalValueError, match="lock"):
+        worker.send(threading.Lock(), "a", 0)
     assert worker.calls == []
     assert queue.empty()
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("call", ["send", "recv"])
+def test_the_exception_of_a_signal_ends_a_call_that_waits_in_the_core(worker, queue, call):
+    def stop(*_):
+        raise LookupError("a signal")
+
+    queue.put_many([1, 2] if call == "send" else [])
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(LookupError, match="a signal"):
+            worker.send(3, "a", 0) if call == "send" else worker.recv("a", 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert worker.calls == []
 
 
 def test_a_worker_in_a_cycle_is_collected(worker):

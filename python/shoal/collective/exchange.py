@@ -120,7 +120,6 @@ class Exchange:
         if not async_op:
             if not outbox.offer(message, LOOK_S if timeout is None else 0.0):
                 outbox.send(message, Deadline(timeout))
-            outbox.allow_direct()
             return None
         return self._started(outbox, message, timeout)
 
@@ -158,7 +157,6 @@ class Exchange:
             _AT_ONCE_S if deadline is None else min(_AT_ONCE_S, deadline.remaining)
         )
         if found is not NOT_YET:
-            inbox.allow_direct()
             return found
         return inbox.recv(expects_object, deadline or Deadline(None)).result()
 

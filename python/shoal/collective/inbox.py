@@ -107,6 +107,8 @@ class Inbox:
         self._order = Order({})
         self._taking: Future | None = None
         """The get of the queue that is under way, or `_in_thread`; set and ended under `_starts`."""
+        self._unkept: set[Future] = set()
+        """The get that is under way, until what it took is kept by one of its callbacks."""
         self._in_thread = Future()  # stands for the wait of a thread, which no call can cancel
         self._starts = threading.RLock()
         self._alone = threading.Lock()  # held by the thread that takes in a blocking receive
@@ -123,6 +125,7 @@ class Inbox:
         queue = self._queue
         if queue is None or self._is_behind():
             return NOT_YET
+        self._allow_direct(queue)
         try:
             message = queue.get(seconds)
         except _NOT_NOW:
@@ -134,16 +137,19 @@ class Inbox:
         self.keep(message)
         return NOT_YET
 
-    def allow_direct(self) -> None:
+    def _allow_direct(self, queue: ShmQueue) -> None:
         """Let the core do the receives that `at_once` would."""
-        queue = self._queue
-        if queue is not None:
-            self._direct[self._direct_key] = queue
-            # Looked at last: another thread stops direct receives after it has added one that waits.
-            if self._is_behind() or self._queue is not queue:
-                self._stop_direct()
+        self._direct[self._direct_key] = queue
+        # Looked at last: another thread stops direct receives after it has added what comes before.
+        if self._is_behind() or self._queue is not queue:
+            self._stop_direct()
 
     def _stop_direct(self) -> None:
+        """Let all receives come through this object.
+
+        Called before something is added that comes before the next message of the queue, because a
+        signal may come between, and afterwards, because another thread may have allowed it again.
+        """
         self._direct.pop(self._direct_key, None)
 
     def _is_behind(self) -> bool:
@@ -156,11 +162,13 @@ class Inbox:
         if special_of(message) is None:
             self.put_aside(open_message(message))
         else:
+            self._stop_direct()
             self._early.append(message)
             self._stop_direct()
 
     def put_aside(self, received: Received | BaseException) -> None:
         """Keep a message, or the error of one that is lost, for the next receive."""
+        self._stop_direct()
         with self._lock:
             self._aside.append((next(self._numbers), received))
         self._stop_direct()
@@ -424,7 +432,10 @@ class Inbox:
         number, kept = self._aside[0]
         if isinstance(kept, BaseException):
             del self._aside[0]
-            raise self._translated(kept, deadline)
+            error = self._translated(kept, deadline)
+            if error is not kept:
+                raise error from kept
+            raise error
         accept(kept, self._where)
         del self._aside[0]
         return number, kept
@@ -476,26 +487,31 @@ class Inbox:
         Returns:
             What is under way.
         """
-        with self._starts:
-            route = self._route
-            if self._taking is not None:
-                return self._taking
-            if route is None or self._early or self._parts.by_frames:
-                self._taking = instead
-                return instead
-            self._taking = taking = route.queues.start_take(route.key, ONE, _NO_LIMIT)
-            self._stop_direct()
+        taking = None
         try:
+            with self._starts:
+                route = self._route
+                if self._taking is not None:
+                    return self._taking
+                if route is None or self._early or self._parts.by_frames:
+                    self._taking = instead
+                    return instead
+                self._taking = taking = route.queues.start_take(route.key, ONE, _NO_LIMIT)
+                self._unkept.add(taking)
+                self._stop_direct()
             taking.add_done_callback(self._arrived)  # without the lock: it may end receives
         except BaseException:
-            taking.add_done_callback(self._arrived)  # a signal came, perhaps before it was added
+            if taking is not None:  # a signal came, perhaps before it was added
+                taking.add_done_callback(self._arrived)
             raise
         return taking
 
     def _arrived(self, ended: Future) -> None:
         """Keep what a get of the queue took, and give it to the first receive."""
-        if self._taking is not ended:
-            return  # it was added twice
+        try:
+            self._unkept.remove(ended)
+        except KeyError:
+            return  # the callback was added twice
         try:
             error = None if ended.cancelled() else ended.exception()
             if error is not None:
@@ -528,6 +544,7 @@ class Inbox:
 
     def give_back(self, receive: PendingReceive) -> None:
         """Keep a receive's message for the next receive, because its result is not used."""
+        self._stop_direct()
         with self._lock:
             taken, receive.taken = receive.taken, None
             if taken is None:

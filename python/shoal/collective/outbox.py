@@ -173,20 +173,19 @@ class Outbox:
             return False
         if self._has_carriers and has_tensors(message):
             return False
+        self._allow_direct(queue)
         try:
             queue.put(message, 0, seconds)
         except _NOT_NOW:
             return False  # `send` raises the error
         return True
 
-    def allow_direct(self) -> None:
+    def _allow_direct(self, queue: ShmQueue) -> None:
         """Let the core do the sends that `offer` would, until the receiver has to be looked at."""
-        queue = self._queue
-        if queue is not None:
-            self._direct[self._direct_key] = (queue, self._look_at, self._has_carriers)
-            # Looked at last: another thread stops direct sends after it has added one that waits.
-            if self._putting or self._order.lines or self._queue is not queue:
-                self._stop_direct()
+        self._direct[self._direct_key] = (queue, self._look_at, self._has_carriers)
+        # Looked at last: another thread stops direct sends after it has added one that waits.
+        if self._putting or self._order.lines or self._queue is not queue:
+            self._stop_direct()
 
     def _stop_direct(self) -> None:
         self._direct.pop(self._direct_key, None)
@@ -206,6 +205,7 @@ class Outbox:
             deadline: The deadline of the send.
             not_before: When a message that is booked on an emulated link arrives.
         """
+        self._stop_direct()  # and below, if another thread has allowed it meanwhile
         if self._delays:
             message = encoded(message)
             if self._info is not None and not not_before:

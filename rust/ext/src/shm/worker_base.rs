@@ -108,8 +108,7 @@ fn now() -> f64 {
 }
 
 impl PyWorkerBase {
-    /// Tries to send an object, and returns whether it did. If not, the slow path meets the same
-    /// problem again and reports it.
+    /// Tries to send an object, and returns whether it did.
     #[inline]
     fn is_sent<'py>(
         &self,
@@ -134,16 +133,24 @@ impl PyWorkerBase {
         };
         match queue.get().put_object(object, &Arg::Default, &mut put) {
             Ok(()) => Ok(true),
-            Err(error) => ordinary(object.py(), error).map(|_| false),
+            Err(error) => refusal(object.py(), error).map(|_| false),
         }
     }
 }
 
-/// The error of a get that took a message and could not rebuild it; None if it took none, because
-/// then the slow path meets the same problem again and reports it.
+/// Passes on an error with which the queue did not refuse a call: one of a signal's handler, or of
+/// an object that cannot be pickled. The slow path meets a refusal again and reports it.
+#[cold]
+fn refusal(py: Python<'_>, error: PyErr) -> PyResult<PyErr> {
+    let is_refusal = error.is_instance(py, &shoal_class(py, "ChannelError")?)
+        || error.is_instance(py, &shoal_class(py, "ShoalTimeoutError")?);
+    if is_refusal { Ok(error) } else { Err(error) }
+}
+
+/// The error of a get that took a message and could not rebuild it; None if it took none.
 #[cold]
 fn lost_message(py: Python<'_>, error: PyErr) -> PyResult<Option<Bound<'_, PyAny>>> {
-    let error = ordinary(py, error)?;
+    let error = refusal(py, error)?;
     let is_lost = error.is_instance(py, &shoal_class(py, "ChannelDecodeError")?);
     Ok(is_lost.then(|| error.into_value(py).into_bound(py).into_any()))
 }
