@@ -1,7 +1,11 @@
 """When the core may use the queue between two workers of a node, without Python code."""
 
+import time
+
 import pytest
 
+from shoal.collective.mailbox import MOST_MESSAGES
+from shoal.collective.outbox import LOOK_S
 from shoal.errors import TransportError
 from support.processes import in_a_child
 
@@ -40,19 +44,23 @@ def two(crew):
 
 def test_an_asynchronous_send_that_waits_comes_before_later_sends(two):
     def send_behind(me):
-        for number in range(16):
+        for number in range(MOST_MESSAGES):
             me.send(number, "b", 0)
-        work = me.send(16, "b", 0, async_op=True)
-        found = sends(me)
-        me.send(17, "b", 0)
-        work.wait(timeout=30)
-        me.send(18, "b", 0)
-        return found, sends(me)
+        me.work = me.send(MOST_MESSAGES, "b", 0, async_op=True)
+        return sends(me)
+
+    def send_more(me):
+        me.send(MOST_MESSAGES + 1, "b", 0)
+        me.work.wait(timeout=30)
+        me.send(MOST_MESSAGES + 2, "b", 0)
+        return sends(me)
 
     a, b = two
-    a.begin(send_behind)
-    assert [b.run(lambda me: me.recv("a", 0, timeout=30)) for _ in range(19)] == list(range(19))
-    assert a.end() == ([], [0])
+    assert a.run(send_behind) == []
+    a.begin(send_more)
+    numbers = list(range(MOST_MESSAGES + 3))
+    assert [b.run(lambda me: me.recv("a", 0, timeout=30)) for _ in numbers] == numbers
+    assert a.end() == [0]
 
 
 def test_an_asynchronous_receive_that_waits_comes_before_later_receives(two):
@@ -122,13 +130,9 @@ def test_a_successor_of_the_receiver_is_sent_to(two, crew):
     b.kill()
     successor = crew.member("b:0")
 
-    def send_until_it_arrives(me):
-        for _ in range(1000):
-            try:
-                return send_two(me)
-            except Exception:  # noqa: BLE001, S110  (the death of the former receiver)
-                pass
-        return None
+    def send_late(me):
+        time.sleep(2 * LOOK_S)
+        return send_two(me)
 
-    assert a.run(send_until_it_arrives) == [0]
+    assert a.run(send_late) == [0]
     assert successor.run(recv_two) == [0]
