@@ -209,7 +209,7 @@ def _kind(graph: WaitGraph, name: str) -> Kind:
 
 def _oldest_call(graph: WaitGraph, name: str) -> Activity | None:
     named = graph.processes.get(name)
-    calls = [] if named is None else [one for one in named.activities if one.kind == "call"]
+    calls = [] if named is None else named.calls
     return min(calls, key=_began, default=None)
 
 
