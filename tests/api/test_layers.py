@@ -16,6 +16,7 @@ import shoal
 LAYERS = [
     {
         "errors",
+        "arrays",
         "context",
         "deadline",
         "fork",
