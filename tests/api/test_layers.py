@@ -30,6 +30,7 @@ LAYERS = [
         "problems",
         "process",
         "reused_threads",
+        "runs",
         "signatures",
         "state",
         "work",
