@@ -9,10 +9,8 @@ __all__ = ["runs_of", "show_run"]
 def runs_of(ranks: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Yield the first and the last rank of each run, in the order of the ranks."""
     for _, run in itertools.groupby(enumerate(ranks), lambda place: place[1] - place[0]):
-        first = last = next(run)[1]
-        for _, last in run:  # noqa: B007  (the last one is wanted)
-            pass
-        yield first, last
+        found = [rank for _, rank in run]
+        yield found[0], found[-1]
 
 
 def show_run(run: tuple[int, int]) -> str:
