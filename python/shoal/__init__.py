@@ -86,52 +86,32 @@ def _report_waits() -> None:
 
 _report_waits()
 
-_EXPORTS = {
-    "AcceleratorType": "shoal.hardware",
-    "AcceleratorUtil": "shoal.hardware",
-    "Channel": "shoal.channel",
-    "ChannelWorker": "shoal.channel",
-    "Cluster": "shoal.cluster",
-    "ClusterConfig": "shoal.config",
-    "ClusterEnvVar": "shoal.cluster",
-    "CollectiveGroupOptions": "shoal.collective",
-    "CommMapper": "shoal.worker",
-    "ComponentPlacement": "shoal.placement",
-    "DOSW1HWInfo": "shoal.hardware",
-    "DualFrankaHWInfo": "shoal.hardware",
-    "FlexiblePlacementStrategy": "shoal.placement",
-    "FrankaHWInfo": "shoal.hardware",
-    "GimArmHWInfo": "shoal.hardware",
-    "HardwareInfo": "shoal.hardware",
-    "NodeGroupInfo": "shoal.cluster",
-    "NodeInfo": "shoal.cluster",
-    "NodePlacementStrategy": "shoal.placement",
-    "PackedPlacementStrategy": "shoal.placement",
-    "Placement": "shoal._backend",
-    "PlacementStrategy": "shoal.placement",
-    "Tracer": "shoal.tracing",
-    "Turtle2HWInfo": "shoal.hardware",
-    "WeightedItem": "shoal.channel",
-    "Weights": "shoal.weights",
-    "Worker": "shoal.worker",
-    "WorkerAddress": "shoal._backend",
-    "WorkerGroup": "shoal.worker",
-    "WorkerGroupFuncResult": "shoal.worker",
-    "WorkerInfo": "shoal.manager",
-    "backend": "shoal._backend",
-    "build_recv_plan": "shoal.worker",
-    "build_route_channel_key": "shoal.worker",
-    "build_send_key": "shoal.worker",
-    "build_send_plan": "shoal.worker",
-    "decoupled_build_recv_plan": "shoal.worker",
-    "get_batch_size": "shoal.worker",
-    "get_group_world_size": "shoal.worker",
-    "infer_batch_size": "shoal.worker",
-    "merge_batches": "shoal.worker",
-    "plan": "shoal.planner",
-    "split_batch": "shoal.worker",
-    "split_channel_message": "shoal.worker",
+_NAMES = {
+    "shoal._backend": "Placement WorkerAddress backend",
+    "shoal.channel": "Channel ChannelWorker WeightedItem",
+    "shoal.cluster": "Cluster ClusterEnvVar NodeGroupInfo NodeInfo",
+    "shoal.collective": "CollectiveGroupOptions",
+    "shoal.config": "ClusterConfig",
+    "shoal.hardware": (
+        "AcceleratorType AcceleratorUtil DOSW1HWInfo DualFrankaHWInfo FrankaHWInfo GimArmHWInfo"
+        " HardwareInfo Turtle2HWInfo"
+    ),
+    "shoal.manager": "WorkerInfo",
+    "shoal.placement": (
+        "ComponentPlacement FlexiblePlacementStrategy NodePlacementStrategy"
+        " PackedPlacementStrategy PlacementStrategy"
+    ),
+    "shoal.planner": "plan",
+    "shoal.tracing": "Tracer",
+    "shoal.weights": "Weights",
+    "shoal.worker": (
+        "CommMapper Worker WorkerGroup WorkerGroupFuncResult build_recv_plan"
+        " build_route_channel_key build_send_key build_send_plan decoupled_build_recv_plan"
+        " get_batch_size get_group_world_size infer_batch_size merge_batches split_batch"
+        " split_channel_message"
+    ),
 }
+_EXPORTS = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "AcceleratorType",

@@ -26,7 +26,7 @@ from ray.exceptions import (
 
 from shoal.context import Context, describe_self, follow_identity
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError
+from shoal.errors import PeerLostError, ShoalError, ShoalTimeoutError, first_line
 from shoal.fork import ChildStage, in_child
 from shoal.process import forked_error
 from shoal.state import hide_process, show_process
@@ -161,7 +161,7 @@ def fetch(ref: Any, seconds: float) -> Any:
 
 def lost(what: str, peer: str, deadline: Deadline, reason: object = None) -> PeerLostError:
     """Return the error for a peer that died during a wait."""
-    detail = f" ({_one_line(reason)})" if reason else ""
+    detail = f" ({first_line(reason)})" if reason else ""
     return PeerLostError(
         f"{describe_self()}: {what}: {peer} died or cannot be reached, after "
         f"{deadline.elapsed:.1f} s of waiting{detail}"
@@ -256,8 +256,3 @@ def is_dead(host: Any, seconds: float = 1.0) -> bool:
 def _own_error(error: RayTaskError) -> Exception:
     # An error of shoal is complete by itself; other errors keep Ray's remote traceback.
     return error.cause if isinstance(error.cause, ShoalError) else error
-
-
-def _one_line(reason: object) -> str:
-    lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
-    return lines[0] if lines else type(reason).__name__

@@ -97,6 +97,12 @@ __all__ = [
 _Refusal = tuple[str, int, int, int]
 
 
+def first_line(error: object) -> str:
+    """Return the first line of an error's text that is not empty; its type if there is none."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
 def _rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
     error = cls.__new__(cls, *args)
     error.args = args
@@ -298,7 +304,14 @@ class TransportRefusedError(TransportError):
 
 
 class ChannelError(ShoalError):
-    """The base class of the errors of channels."""
+    """The base class of the errors of channels.
+
+    Attributes:
+        refusal: Why a queue refused the call, as `shoal.shm.refusals.Refusal` explains: `(kind,
+            held, bound, length)`. None if the error has another reason.
+    """
+
+    refusal: _Refusal | None = None
 
 
 class ChannelExistsError(ChannelError, ValueError):
@@ -314,36 +327,15 @@ class ChannelClosed(ChannelError):  # noqa: N818  (named after queue.Full and as
 
 
 class ChannelFull(ChannelError, queue.Full, asyncio.QueueFull):  # noqa: N818  (as its bases)
-    """A `put_nowait` found no room.
-
-    Attributes:
-        refusal: Why a queue refused the call, as `shoal.shm.refusals.Refusal` explains: `(kind,
-            held, bound, length)`. None if the error has another reason.
-    """
-
-    refusal: _Refusal | None = None
+    """A `put_nowait` found no room."""
 
 
 class ChannelEmpty(ChannelError, queue.Empty, asyncio.QueueEmpty):  # noqa: N818  (as its bases)
-    """A `get_nowait` found nothing.
-
-    Attributes:
-        refusal: Why a queue refused the call, as `shoal.shm.refusals.Refusal` explains: `(kind,
-            held, bound, length)`. None if the error has another reason.
-    """
-
-    refusal: _Refusal | None = None
+    """A `get_nowait` found nothing."""
 
 
 class ChannelMemoryError(ChannelError):
-    """There is no memory for a message now, or the message can never fit.
-
-    Attributes:
-        refusal: Why a queue refused the call, as `shoal.shm.refusals.Refusal` explains: `(kind,
-            held, bound, length)`. None if the error has another reason.
-    """
-
-    refusal: _Refusal | None = None
+    """There is no memory for a message now, or the message can never fit."""
 
 
 class ChannelDecodeError(ChannelError):

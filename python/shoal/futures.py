@@ -16,7 +16,6 @@ from shoal.loop import soon, submit
 
 __all__ = [
     "Asking",
-    "Step",
     "done",
     "ends_in_time",
     "fail",
@@ -27,26 +26,6 @@ __all__ = [
 
 _T = TypeVar("_T")
 Future = concurrent.futures.Future[Any]
-
-
-class Step(concurrent.futures.Future[Any]):
-    """A future of an operation with one decisive step: it can be cancelled only before the step."""
-
-    def take(self, step: Callable[[], _T]) -> _T | None:
-        """Run the step unless the future was cancelled; after a step that raises it still can be.
-
-        Args:
-            step: Must return quickly: a concurrent `cancel` waits for it.
-
-        Returns:
-            The step's result; None if the future was cancelled.
-        """
-        with self._condition:  # `cancel` takes it too
-            if self.cancelled():
-                return None
-            value = step()
-            self.set_running_or_notify_cancel()
-            return value
 
 
 class Asking(concurrent.futures.Future[Any]):

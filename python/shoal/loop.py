@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from shoal.fork import ChildStage, in_child
 from shoal.process import per_process
 
-__all__ = ["soon", "submit"]
+__all__ = ["in_event_loop", "soon", "submit"]
 
 _T = TypeVar("_T")
 _lock = threading.Lock()
@@ -25,6 +25,15 @@ def _start() -> asyncio.AbstractEventLoop:
 def _loop() -> asyncio.AbstractEventLoop:
     with _lock:
         return _start()
+
+
+def in_event_loop() -> bool:
+    """Whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def soon(function: Callable[[], Any]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from shoal.errors import DependencyError, ShoalValueError
 
-__all__ = ["dumps", "is_quantized", "loads", "nbytes_of", "tensor_facts"]
+__all__ = ["dumps", "is_quantized", "is_tensor", "loads", "nbytes_of", "tensor_facts"]
 
 _SMALL = 4096
 """Writable buffers with fewer bytes than this are cheaper inside the pickle than beside it."""
@@ -103,7 +103,7 @@ def nbytes_of(obj: Any, depth: int = 4) -> int | None:
         nbytes = getattr(obj, "nbytes", None)
     except RuntimeError:  # of torch, for a sparse tensor
         nbytes = None
-    if type(nbytes) is int and (kind.__module__ == "numpy" or _is_tensor(obj)):
+    if type(nbytes) is int and (kind.__module__ == "numpy" or is_tensor(obj)):
         return nbytes
     if depth == 0 or kind not in (list, tuple, dict) or len(obj) > _MOST_PARTS:
         return None
@@ -116,7 +116,8 @@ def nbytes_of(obj: Any, depth: int = 4) -> int | None:
     return total
 
 
-def _is_tensor(obj: Any) -> bool:
+def is_tensor(obj: Any) -> bool:
+    """Whether an object is a torch tensor; torch is not loaded to find out."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(obj, getattr(torch, "Tensor", ()))
 

@@ -16,6 +16,7 @@ import shoal
 LAYERS = [
     {
         "errors",
+        "arrays",
         "context",
         "deadline",
         "fork",
@@ -29,6 +30,7 @@ LAYERS = [
         "problems",
         "process",
         "reused_threads",
+        "runs",
         "signatures",
         "state",
         "work",

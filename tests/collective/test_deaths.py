@@ -155,9 +155,7 @@ def send_in_vain(me, nbytes, count):
 
 
 def memory_of(me):
-    session = me.routes.memory._session
-    payloads = me.routes.memory._payloads
-    return session.stats()["bytes_in_use"] + (payloads.untaken() if payloads else 0)
+    return me.routes.memory._session.stats()["bytes_in_use"]
 
 
 def notice(me, async_op):

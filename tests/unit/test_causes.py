@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.observe import find_causes
+from shoal.observe.causes import find_causes
 from shoal.state import Activity, ChannelUse, ProcessState
 
 

@@ -5,8 +5,8 @@ from types import ModuleType
 
 import pytest
 
+from shoal import arrays
 from shoal._pure.shm import reservation
-from shoal.queues import arrays
 from shoal.shm.keys import canonical
 from shoal.worker.routing.batches import merge_batches
 
@@ -41,6 +41,5 @@ def test_arrays_of_a_channel_need_no_torch(half_imported):
 def test_reservations_of_the_python_core_need_no_torch(half_imported):
     numpy = pytest.importorskip("numpy")
     half_imported("torch")
-    kind, size = reservation._kind("float32")
-    assert (kind, size) == (numpy.float32, 4)
-    assert reservation._array(bytearray(8), (2,), kind).shape == (2,)
+    made = reservation._array(bytearray(8), (2,), arrays.as_dtype("float32"))
+    assert (made.dtype, made.shape) == (numpy.float32, (2,))

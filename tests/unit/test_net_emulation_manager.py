@@ -7,8 +7,8 @@ import pytest
 
 from shoal.config import NetEmulationConfig
 from shoal.errors import ShoalValueError
-from shoal.net_emulation import LinkTable, NetEmulationManager, worker_endpoint
-from shoal.net_emulation.links import channel_endpoint
+from shoal.net_emulation import NetEmulationManager, worker_endpoint
+from shoal.net_emulation.links import LinkTable, channel_endpoint
 
 MB = 1_000_000
 LINK = [{"src": "A:0", "dst": "B:0", "delay_ms": 100}]

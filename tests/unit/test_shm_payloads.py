@@ -232,26 +232,6 @@ def test_damaged_files_are_refused(place):
     path.unlink()
 
 
-def test_untaken_counts_payloads_not_opened_by_living_readers(writer):
-    dead = dead_process()
-    assert writer.untaken() == 0
-    refs = send(writer, np.ones(1000), 2)
-    assert writer.untaken() == refs[0][1]
-    other = send(writer, np.ones(5000))[0]
-    assert writer.untaken() == refs[0][1] + other[1]
-    kept = receive(refs[0])
-    assert writer.untaken() == refs[0][1] + other[1]
-    open_payload(refs[1])
-    assert writer.untaken() == other[1]
-    withdraw(other)
-    withdraw(other)
-    assert writer.untaken() == 0
-    writer.write(b"x", [], [dead])
-    assert writer.untaken() == 0
-    writer.forget(dead)
-    assert kept.all()
-
-
 def test_forget_removes_payloads_that_a_reader_has_not_opened(writer, place):
     dead = dead_process()
     mine, its = writer.write(b"x", [b"y"], [ME, dead])

@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
+
+from shoal.runs import runs_of, show_run
 
 __all__ = ["Span", "compress", "encodable", "plural", "point", "quote", "show", "type_name"]
 
@@ -67,16 +70,8 @@ def _columns(c: str) -> int:
 
 def compress(ranks: Sequence[int]) -> str:
     """Return ranks as ranges, in their order: `0-3,8`; a long list of ranges is cut."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-        if len(runs) > _RUNS:
-            break
-    written = [f"{a}" if a == b else f"{a}-{b}" for a, b in runs[:_RUNS]]
-    return ",".join([*written, "…"] if len(runs) > _RUNS else written)
+    written = list(map(show_run, islice(runs_of(ranks), _RUNS + 1)))
+    return ",".join([*written[:_RUNS], "…"] if len(written) > _RUNS else written)
 
 
 def plural(count: int, noun: str) -> str:

@@ -26,6 +26,7 @@ from shoal.errors import (
     NameTakenError,
     PeerLostError,
     ShoalError,
+    first_line,
 )
 from shoal.job_end import tie_to_job
 from shoal.loop import submit
@@ -435,7 +436,7 @@ def _call(handle: Any, method: str, *arguments: Any) -> Any:
         return getattr(handle, method).remote(*arguments)
     # Ray has no error class for a handle that belongs to a Ray that was shut down.
     except Exception as error:  # noqa: BLE001  (whatever the error, the call was not made)
-        raise ActorLostError(_first_line(error)) from None
+        raise ActorLostError(first_line(error)) from None
 
 
 def _get(ref: Any, seconds: float, since: float | None = None) -> Any:
@@ -453,11 +454,6 @@ def _understood() -> Iterator[None]:
     try:
         yield
     except ActorUnavailableError as error:
-        raise ActorRestartsError(_first_line(error)) from None
+        raise ActorRestartsError(first_line(error)) from None
     except LOST as error:
-        raise ActorLostError(_first_line(error)) from None
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+        raise ActorLostError(first_line(error)) from None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from shoal.arrays import new_array
 from shoal.channel.actor_calls import (
     ActorCalls,
     ActorLostError,
@@ -23,7 +24,6 @@ from shoal.errors import (
     ShoalError,
 )
 from shoal.futures import Asking
-from shoal.queues.arrays import new_array
 from shoal.queues.lane import Lane, LaneAddress
 from shoal.queues.order import Sent
 from shoal.queues.protocol import (

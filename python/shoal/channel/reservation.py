@@ -8,9 +8,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
+from shoal.arrays import checked_form
 from shoal.deadline import Deadline
 from shoal.errors import ShoalError, ShoalValueError
-from shoal.queues.arrays import checked_form
 from shoal.queues.protocol import DEFAULT_KEY, Future, checked_weight, set_done
 from shoal.queues.settings import ChannelSettings
 from shoal.queues.wait import Queues, naming, started, work_of

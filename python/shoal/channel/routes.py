@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from shoal.arrays import new_array
 from shoal.channel.remote import RemoteQueues
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -25,7 +26,6 @@ from shoal.futures import done, fail
 from shoal.job_end import tie_to_job
 from shoal.net_emulation import EmulatedNetwork, Endpoint, Link, emulated_network
 from shoal.pickling import nbytes_of
-from shoal.queues.arrays import new_array
 from shoal.queues.order import Direct, Order, Pending, when_due
 from shoal.queues.protocol import NOTHING, Future, Got, Taken, Want, leased, set_done
 from shoal.queues.settings import ChannelSettings

@@ -322,7 +322,7 @@ def _row(same: Sequence[ProcessState], now: float, *, with_node: bool) -> _Row:
     """Return the row of processes of a group and a state, with their longest call and wait."""
     pid, node = same[0].pid, same[0].node_rank
     state = _state(same[0])
-    call, called = _oldest(same, _calls)
+    call, called = _oldest(same, lambda one: one.calls)
     wait, waited = _oldest(same, _waits)
     hidden = max(one.hidden for one in same)
     cells = (
@@ -342,12 +342,8 @@ def _state(state: ProcessState) -> str:
         return state.status
     if state.is_idle:
         return "idle"
-    works = state.hidden or any(not call.inside for call in _calls(state))
+    works = state.hidden or any(not call.inside for call in state.calls)
     return "running" if works else "waiting"
-
-
-def _calls(state: ProcessState) -> list[Activity]:
-    return [activity for activity in state.activities if activity.kind == "call"]
 
 
 def _waits(state: ProcessState) -> list[Activity]:

@@ -18,6 +18,7 @@ from shoal.observe import age
 from shoal.planner import Plan
 from shoal.planner.diff import diff_headline, diff_sections
 from shoal.planner.report import Section, headline, sections, shown_warnings, summary
+from shoal.runs import runs_of, show_run
 from shoal.state import ProcessState
 
 __all__ = ["age", "console", "name_of", "print_diff", "print_plan", "print_sections", "ranges"]
@@ -42,13 +43,7 @@ def name_of(same: Sequence[ProcessState]) -> str:
 
 def ranges(ranks: Iterable[int]) -> str:
     """Name ranks, which ascend: `0-3,5`."""
-    found: list[list[int]] = []
-    for rank in ranks:
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
+    return ",".join(map(show_run, runs_of(ranks)))
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def connect(
     if address == "auto":
         refuse_several()
     check_answers(deadline)
-    before = _sigterm_handler()
+    before: Any = signal.getsignal(signal.SIGTERM)
     try:
         with until_started(deadline):
             context = ray.init(
@@ -200,10 +200,6 @@ def _started_raylet() -> int | None:
     if node is None or not node.head:
         return None
     return int(node.all_processes["raylet"][0].process.pid)
-
-
-def _sigterm_handler() -> Any:
-    return signal.getsignal(signal.SIGTERM)
 
 
 def _restore_sigterm(before: Any) -> None:

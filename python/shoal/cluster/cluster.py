@@ -518,8 +518,4 @@ class Cluster(DescribedCluster):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Unpickling returns the process's own instance, which in a worker joins the same job.
-        return _this_process, ()
-
-
-def _this_process() -> Cluster:
-    return Cluster()
+        return Cluster, ()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from shoal.errors import ShoalValueError, TransportError
-from shoal.pickling import nbytes_of, tensor_facts
+from shoal.pickling import is_tensor, nbytes_of, tensor_facts
 
 __all__ = [
     "BESIDE",
@@ -166,12 +166,6 @@ def expects_tensor(tensor: Any) -> Accept:
 
 
 # Objects to send.
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether a value is a torch tensor; torch is not loaded to find out."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
 
 def sendable(value: Any) -> Any:

@@ -76,7 +76,8 @@ def parse_entries(placement: Any) -> Iterator[tuple[Entry | None, list[Problem]]
     first: dict[str, str] = {}
     for path, key, value in _pairs(placement):
         if key is None:
-            yield None, [_not_a_mapping(value).under(*path)]
+            message = f"must be a mapping of components to ranks, not {shown(value)}"
+            yield None, [Problem(path, message)]
             continue
         entry, wrong = _entry(key, value, path)
         for name in entry.components if entry else ():
@@ -101,10 +102,6 @@ def _pairs(placement: Any) -> Iterator[tuple[tuple[str | int, ...], str | None, 
                 yield (_SECTION, index, str(key)), str(key), value
     else:
         yield (_SECTION,), None, placement
-
-
-def _not_a_mapping(value: Any) -> Problem:
-    return Problem((), f"must be a mapping of components to ranks, not {shown(value)}")
 
 
 def _entry(key: str, value: Any, path: tuple[str | int, ...]) -> tuple[Entry | None, list[Problem]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from shoal.errors import ClusterConfigError
 from shoal.problems import shown
+from shoal.runs import runs_of, show_run
 
 __all__ = ["parse_rank_config", "show_ranks"]
 
@@ -101,14 +102,8 @@ def _invalid(part: object) -> ClusterConfigError:
 
 def show_ranks(ranks: Sequence[int]) -> str:
     """Return ranks as text, `0-3, 7`; of many ranges, leave out the middle."""
-    spans: list[list[int]] = []
-    steps = [[ranks.start, ranks.stop - 1]] if isinstance(ranks, range) and ranks else None
-    for rank in [] if steps else sorted(ranks):
-        if spans and spans[-1][1] == rank - 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    texts = [str(a) if a == b else f"{a}-{b}" for a, b in steps or spans]
+    is_run = isinstance(ranks, range) and len(ranks) > 0  # which may be long
+    texts = list(map(show_run, [(ranks[0], ranks[-1])] if is_run else runs_of(sorted(ranks))))
     if len(texts) > _MAX_SHOWN:
         texts = [*texts[: _MAX_SHOWN - 2], "…", texts[-1]]
     return ", ".join(texts) or "none"

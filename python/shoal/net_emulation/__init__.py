@@ -5,7 +5,7 @@ the view of one process: its links, and the seconds that a message takes which i
 """
 
 from shoal.config import BandwidthGroup, CrossDCPair, NetEmulationConfig
-from shoal.net_emulation.links import Endpoint, Link, LinkTable, worker_endpoint
+from shoal.net_emulation.links import Endpoint, Link, worker_endpoint
 from shoal.net_emulation.manager import NetEmulationManager
 from shoal.net_emulation.network import (
     VARIABLE,
@@ -23,7 +23,6 @@ __all__ = [
     "EmulatedNetwork",
     "Endpoint",
     "Link",
-    "LinkTable",
     "NetEmulationConfig",
     "NetEmulationManager",
     "emulated_network",

@@ -2,9 +2,10 @@
 
 import dataclasses
 import pickle
-import sys
 from collections.abc import Mapping
 from typing import Any
+
+from shoal.pickling import is_tensor
 
 __all__ = ["estimate_payload_size_bytes"]
 
@@ -21,7 +22,7 @@ def estimate_payload_size_bytes(payload: Any) -> int:
     them, and the pickles of its keys, field names and other values. Anything else counts the bytes
     of its pickle, or of its `repr` if it cannot be pickled.
     """
-    if _is_tensor(payload):
+    if is_tensor(payload):
         return int(payload.numel() * payload.element_size())
     return _size(payload)
 
@@ -29,7 +30,7 @@ def estimate_payload_size_bytes(payload: Any) -> int:
 def _size(value: Any) -> int:
     if value is None:
         return 0
-    if _is_tensor(value):
+    if is_tensor(value):
         return int(value.numel() * value.element_size()) + _TENSOR_BYTES
     if not _has_tensors(value):
         return _pickled(value)
@@ -50,12 +51,7 @@ def _parts(value: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _has_tensors(value: Any) -> bool:
-    return _is_tensor(value) or any(map(_has_tensors, _parts(value)[1]))
-
-
-def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+    return is_tensor(value) or any(map(_has_tensors, _parts(value)[1]))
 
 
 def _pickled(value: Any) -> int:

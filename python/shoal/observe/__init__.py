@@ -1,23 +1,19 @@
 """Shows the processes, channels and locks of a job on all its nodes, and finds why processes stand still."""
 
-from shoal.observe.causes import Cause, find_causes
 from shoal.observe.channels import ChannelQueue, ChannelState, read_channels, with_rates
 from shoal.observe.jobs import JobProcesses, read_jobs
 from shoal.observe.locks import DeviceLockState, read_locks
 from shoal.observe.other_nodes import OtherNodes
-from shoal.observe.sentences import Finding, age, diagnose
+from shoal.observe.sentences import age, diagnose
 
 __all__ = [
-    "Cause",
     "ChannelQueue",
     "ChannelState",
     "DeviceLockState",
-    "Finding",
     "JobProcesses",
     "OtherNodes",
     "age",
     "diagnose",
-    "find_causes",
     "read_channels",
     "read_jobs",
     "read_locks",

@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import shoal
 from shoal.cluster.node_record import NotedNode, noted_nodes
+from shoal.errors import first_line
 from shoal.observe.other_nodes import NodeAnswer, Question
 from shoal.observe.stack_question import copy_with_stacks
 from shoal.state import CopiedPages, copy_pages
@@ -39,7 +40,7 @@ def main(address: str) -> None:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
     except Exception as error:  # noqa: BLE001  (of any kind: another version, no token, no node here)
-        refusal = f" ({_first_line(error)})"
+        refusal = f" ({first_line(error)})"
     send_code()
     while True:
         try:
@@ -115,7 +116,7 @@ class _Nodes:
             except GetTimeoutError:
                 break
             except RayError as error:
-                came[key] = _first_line(error)
+                came[key] = first_line(error)
                 continue
             # Kept: two answers of a node are compared with each other.
             self._shifts.setdefault(key[1], time.monotonic() - copied.now)
@@ -152,11 +153,6 @@ class _Nodes:
 
 def _alive() -> set[str]:
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 if __name__ == "__main__":

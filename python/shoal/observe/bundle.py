@@ -67,7 +67,7 @@ def write_bundle(
                 {name: secrets.hide_variables(variables) for name, variables in of_job.items()}
             ),
             "commands.txt": "".join(
-                f"{state.address} (pid {state.pid}): {_command(state.pid)}\n"
+                f"{state.address} (pid {state.pid}): {shlex.join(_entries(state.pid, 'cmdline'))}\n"
                 for state in states[job.name]
             ),
             **_placements(here[job.name]),
@@ -125,10 +125,6 @@ def _file_name(state: ProcessState) -> str:
 def _variables(pid: int) -> dict[str, str]:
     """Return the environment that a process was started with."""
     return dict(entry.split("=", 1) for entry in _entries(pid, "environ") if "=" in entry)
-
-
-def _command(pid: int) -> str:
-    return shlex.join(_entries(pid, "cmdline"))
 
 
 def _entries(pid: int, name: str) -> list[str]:

@@ -77,12 +77,9 @@ def find_causes(
 
     Args:
         states: The processes of the job.
-        before: The same, a moment ago: a process that has changed since then works. None if nothing
-            is known of that.
-        ends_before: A time, as `time.monotonic()` of the node: waits whose deadlines come before it
-            end by themselves, and are in no circle.
-        sees_all: Whether the states are those of all nodes of the job; None if only the states can
-            tell that.
+        before: The same, a moment ago; see `WaitGraph`, also for the others.
+        ends_before: Waits whose deadlines come before this time are in no circle.
+        sees_all: Whether the states are those of all nodes.
     """
     graph = WaitGraph(states, before, ends_before, sees_all)
     causes = [*_circles(graph), *_ends(graph)]
@@ -209,7 +206,7 @@ def _kind(graph: WaitGraph, name: str) -> Kind:
 
 def _oldest_call(graph: WaitGraph, name: str) -> Activity | None:
     named = graph.processes.get(name)
-    calls = [] if named is None else [one for one in named.activities if one.kind == "call"]
+    calls = [] if named is None else named.calls
     return min(calls, key=_began, default=None)
 
 

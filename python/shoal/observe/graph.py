@@ -77,7 +77,7 @@ class WaitGraph:
             for name in lives - self.works
             if any(wait.operation != _THEN for wait in self.waits[name])
             # A worker in no call can be called, also while a thread in its background waits.
-            and (not _is_worker(self.processes[name]) or _calls(self.processes[name]))
+            and (not _is_worker(self.processes[name]) or self.processes[name].calls)
         }
         self._callable = {name for name in lives if self._takes_calls(name)}
         self.services = {name for name in lives if _is_service(self.processes[name])}
@@ -113,7 +113,7 @@ class WaitGraph:
         state = self.processes[name]
         if state.address == DRIVER or state.parent:
             return False
-        return state.most_calls == 0 or state.most_calls > len(_calls(state))
+        return state.most_calls == 0 or state.most_calls > len(state.calls)
 
     def _has_all_ranks(self) -> bool:
         states = self.processes.values()
@@ -143,7 +143,7 @@ class WaitGraph:
             wait.on.endswith(f".{call.operation}") and call.since <= wait.since + _BEGUN_S
             for peer in wait.peers
             if peer in self.stuck
-            for call in _calls(self.processes[peer])
+            for call in self.processes[peer].calls
         )
 
     def _is_stuck(self, name: str, wait: Activity) -> bool:
@@ -174,10 +174,6 @@ def _named(states: Iterable[ProcessState]) -> Mapping[str, ProcessState]:
             name = f"{name} (process {state.pid})"
         named[name] = state
     return named
-
-
-def _calls(state: ProcessState) -> list[Activity]:
-    return [activity for activity in state.activities if activity.kind == "call"]
 
 
 def _all_of(activities: Iterable[Activity]) -> Iterator[Activity]:

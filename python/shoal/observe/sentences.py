@@ -244,7 +244,7 @@ def _likewise(waits: Mapping[str, Activity]) -> str:
         if len(names) > _TO_NAME:
             ranks = "ranks" if all(":" in name for name in names) else "processes"
             who = f"{len(names)} {ranks}" if parts else f"the other {len(names)} {ranks}"
-        parts.append(f"{who} {_verb(names)} {what}")
+        parts.append(f"{who} {'waits' if len(names) == 1 else 'wait'} {what}")
     return "".join(f"; {part}" for part in parts)
 
 
@@ -258,7 +258,3 @@ def _names(addresses: Collection[str]) -> str:
     if more > 1:
         return f"{', '.join(found[:_MOST_NAMES])} and {more} more"
     return " and ".join(filter(None, (", ".join(found[:-1]), found[-1])))
-
-
-def _verb(addresses: Collection[str]) -> str:
-    return "waits" if len(addresses) == 1 else "wait"

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from shoal._backend import Placement
 
-__all__ = ["group_environment", "process_environment"]
+__all__ = ["NodesLike", "group_environment", "process_environment"]
 
 
 class _NodeLike(Protocol):
@@ -16,12 +16,15 @@ class _NodeLike(Protocol):
     def node_ip(self) -> str: ...
 
 
-class _ClusterLike(Protocol):
-    def get_node_info(self, node_rank: int, /) -> _NodeLike: ...
+class NodesLike(Protocol):
+    """The method of a cluster by which the address of a node is found."""
+
+    def get_node_info(self, node_rank: int, /) -> _NodeLike:
+        """Return a node."""
 
 
 def group_environment(
-    group: str, placements: Sequence[Placement], cluster: _ClusterLike
+    group: str, placements: Sequence[Placement], cluster: NodesLike
 ) -> dict[str, str]:
     """Return the variables that are the same in all processes of a group.
 

@@ -3,9 +3,9 @@
 import logging
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 from shoal._backend import Placement
+from shoal.placement.environment import NodesLike
 from shoal.state import job_folder, keep_placement
 
 __all__ = ["describe_placement", "record_placement"]
@@ -13,17 +13,8 @@ __all__ = ["describe_placement", "record_placement"]
 _log = logging.getLogger("shoal")
 
 
-class _NodeLike(Protocol):
-    @property
-    def node_ip(self) -> str: ...
-
-
-class _ClusterLike(Protocol):
-    def get_node_info(self, node_rank: int, /) -> _NodeLike: ...
-
-
 def record_placement(
-    group: str, class_name: str, placements: Sequence[Placement], cluster: _ClusterLike
+    group: str, class_name: str, placements: Sequence[Placement], cluster: NodesLike
 ) -> None:
     """Write where the workers of a group run, for `shoal doctor --bundle`.
 
@@ -45,7 +36,7 @@ def record_placement(
 
 
 def describe_placement(
-    group: str, class_name: str, placements: Sequence[Placement], cluster: _ClusterLike
+    group: str, class_name: str, placements: Sequence[Placement], cluster: NodesLike
 ) -> str:
     """Return a line for the group, and one for each of its workers.
 

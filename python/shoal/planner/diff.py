@@ -104,8 +104,9 @@ def _component(
     for changed, run in groupby(common, key=lambda rank: _settings(old[rank], new[rank])):
         if changed:
             listed = list(run)
-            names = tuple(changed)
-            yield _change(name, listed, *_both(old[listed[0]], new[listed[0]], names))
+            first = (old[listed[0]], new[listed[0]])
+            left, right = (_configured(one) | one.environment for one in first)
+            yield _change(name, listed, left, right, tuple(changed))
     if before is not None and after is not None and common:
         names = _differing(before.environment, after.environment)
         if names:
@@ -155,12 +156,6 @@ def _settings(old: PlannedProcess, new: PlannedProcess) -> dict[str, tuple[str |
 def _configured(process: PlannedProcess) -> dict[str, str]:
     interpreter = process.interpreter or "the node's own"
     return {"node group": process.node_group, "interpreter": interpreter} | process.configured
-
-
-def _both(
-    old: PlannedProcess, new: PlannedProcess, names: tuple[str, ...]
-) -> tuple[Mapping[str, str], Mapping[str, str], tuple[str, ...]]:
-    return _configured(old) | old.environment, _configured(new) | new.environment, names
 
 
 def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:

@@ -10,21 +10,20 @@ from shoal.planner.inventory import Inventory
 
 __all__ = ["read_live"]
 
+_LIMIT_S = 60.0
 
-def read_live(timeout: float | None = 60.0) -> Inventory:
+
+def read_live() -> Inventory:
     """Read the nodes of the running Ray cluster, as a launch would, and leave it as it was.
 
     A short task on each node reports its devices and its rank. Running jobs are not disturbed.
-
-    Args:
-        timeout: Limit in seconds.
 
     Raises:
         ClusterNotFoundError: No Ray cluster is running.
         ClusterError: The nodes contradict each other, or Ray does not answer.
         ShoalTimeoutError: A node did not answer in time.
     """
-    before, deadline = ray.is_initialized(), Deadline(timeout)
+    before, deadline = ray.is_initialized(), Deadline(_LIMIT_S)
     try:
         if not before:
             connect("auto", Cluster.SYS_NAME, Cluster.SYS_NAME, deadline)

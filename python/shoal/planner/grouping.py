@@ -124,7 +124,7 @@ def node_rows(nodes: Iterable[PlannedNode]) -> list[NodeRow]:
     """Group equal nodes, in the order of the first node of each group."""
     groups: dict[tuple[str, str, int, int, int, tuple[str, ...]], list[PlannedNode]] = {}
     for node in nodes:
-        hardware = _models(node)
+        hardware = ", ".join(_counted(node)) or "none"
         processes = ", ".join(f"{name} {n:,}" for name, n in node.processes.items())
         idle = sum(not device.users for device in node.devices)
         shared = sum(len(device.users) > 1 for device in node.devices)
@@ -185,10 +185,6 @@ def _devices(names: Iterable[str]) -> str:
     if all(name.isdecimal() for name in listed):
         return show_ranks(map(int, listed))
     return ", ".join(listed[:_MOST_PARTS]) + (", …" if len(listed) > _MOST_PARTS else "")
-
-
-def _models(node: PlannedNode) -> str:
-    return ", ".join(_counted(node)) or "none"
 
 
 def _counted(node: PlannedNode) -> Iterator[str]:

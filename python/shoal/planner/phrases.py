@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from shoal.runs import runs_of, show_run
+
 __all__ = ["count_of", "show_ranks"]
 
 _MOST_RANGES = 8
@@ -9,14 +11,8 @@ _MOST_RANGES = 8
 
 def show_ranks(ranks: Iterable[int]) -> str:
     """Write ranks as ascending ranges; after eight ranges, only count the other ranks."""
-    runs: list[list[int]] = []
-    ordered = sorted(set(ranks))
-    for rank in ordered:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    shown = [f"{a}-{b}" if b > a else f"{a}" for a, b in runs[:_MOST_RANGES]]
+    runs = list(runs_of(sorted(set(ranks))))
+    shown = list(map(show_run, runs[:_MOST_RANGES]))
     if len(runs) > _MOST_RANGES:
         shown.append(f"and {sum(b - a + 1 for a, b in runs[_MOST_RANGES:])} more")
     return ", ".join(shown)

@@ -27,7 +27,7 @@ from shoal.errors import (
     TransportError,
 )
 from shoal.fork import reset_in_child
-from shoal.loop import submit
+from shoal.loop import in_event_loop, submit
 from shoal.queues import timing
 from shoal.queues.protocol import NOTHING, ItemLease, Leased, Taken, Want, leased, set_done
 from shoal.queues.settings import ChannelSettings
@@ -278,12 +278,10 @@ class _Server:
 
 def _run_outside_of_loops(function: Callable[[], None]) -> None:
     """Run a function that may wait: in this thread, unless an event loop runs in it."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        function()
-    else:
+    if in_event_loop():
         run_in_thread(function)
+    else:
+        function()
 
 
 class _Call(NamedTuple):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+from shoal.arrays import new_array
 from shoal.deadline import Deadline, expect_event
 from shoal.errors import (
     ChannelClosed,
@@ -23,7 +24,6 @@ from shoal.errors import (
     with_items,
 )
 from shoal.futures import done
-from shoal.queues.arrays import new_array
 from shoal.queues.order import Line, NotYet, Pending, after
 from shoal.queues.protocol import (
     DEFAULT_KEY,

@@ -137,6 +137,11 @@ class ProcessState:
         return self.address, self.node_rank, self.pid, self.started
 
     @property
+    def calls(self) -> list[Activity]:
+        """The calls that it is in."""
+        return [activity for activity in self.activities if activity.kind == "call"]
+
+    @property
     def group(self) -> str:
         """The group of a worker; the address of another process."""
         return self.address.partition(":")[0]

@@ -1,12 +1,12 @@
 """`StallMonitor`: ends waits that can never end, because all that could end them wait as well."""
 
-import asyncio
 import threading
 import time
 from dataclasses import dataclass, field
 
 from shoal.deadline import LongWait
 from shoal.errors import ShoalTimeoutError
+from shoal.loop import in_event_loop
 from shoal.testing import timing
 
 __all__ = ["StallMonitor", "StalledError"]
@@ -110,7 +110,7 @@ class StallMonitor:
             found = self._waits.get(me)
             if found is None or found.wait is not wait:
                 self._stalled.pop(me, None)
-                found = self._waits[me] = _Wait(wait, _in_loop())
+                found = self._waits[me] = _Wait(wait, in_event_loop())
                 self._last_event = now
             found.sentence = wait.describe()
             found.ticks = [*found.ticks[-_ENOUGH:], now]
@@ -157,11 +157,3 @@ class StallMonitor:
                 continue
             return True
         return False
-
-
-def _in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -144,7 +144,7 @@ class _Source(NamedTuple):
             written = self.value._version  # noqa: SLF001  (torch has no other name for it)
         except RuntimeError:  # an inference tensor has no version
             return None
-        return Mark(_weak_ref_of(self.value.untyped_storage()), written, self.first)
+        return Mark(_weak_ref_type()(self.value.untyped_storage()), written, self.first)
 
 
 class Mark(NamedTuple):
@@ -184,10 +184,6 @@ def _weak_ref_type() -> Any:
     from torch.multiprocessing.reductions import StorageWeakRef
 
     return StorageWeakRef
-
-
-def _weak_ref_of(storage: Any) -> Any:
-    return _weak_ref_type()(storage)
 
 
 class Blocks:

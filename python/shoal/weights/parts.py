@@ -333,7 +333,6 @@ def _commit(store: Store, part: VersionPart) -> None:
     file = store.take_file(frame.nbytes)
     try:
         file.fill(lambda memory: copy_into(memory, frame.parts(digests)))
-        file.nbytes = frame.nbytes
         os.link(file.path, store.path_of("v", version))
     finally:
         store.put_back(file)

@@ -409,4 +409,3 @@ def write_file(
         copy_into(memory, placement.frame.parts(digests))
 
     file.fill(copy, HUGE_SHARE)
-    file.nbytes = placement.frame.nbytes

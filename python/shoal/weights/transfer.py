@@ -170,7 +170,6 @@ def receive(store: Store, messages: Iterator[Any]) -> Version:
         file = store.take_file(placement.frame.nbytes)
         try:
             file.fill(_copier(head, placement, messages), HUGE_SHARE)
-            file.nbytes = placement.frame.nbytes
             os.link(file.path, store.path_of("v", head.version))
         finally:
             store.put_back(file)

@@ -18,6 +18,7 @@ from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import LockError, ShoalError, ShoalTimeoutError
 from shoal.futures import start
+from shoal.loop import in_event_loop
 from shoal.manager import DeviceLockManager, PortLockManager
 from shoal.manager.lock_table import show_devices
 from shoal.ports import hold_port
@@ -75,7 +76,7 @@ class DeviceLock:
         if not self._devices("lock"):
             return
         with self._taking(timeout, logs=False) as work:
-            if _in_event_loop():
+            if in_event_loop():
                 self._warn_if_slow(work)
             work.wait(math.inf)
 
@@ -319,11 +320,3 @@ def _was_refused(call: _Call | None) -> bool:
         and not call.cancelled()
         and isinstance(call.exception(), (ShoalError, RayTaskError))
     )
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

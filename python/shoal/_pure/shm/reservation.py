@@ -1,7 +1,6 @@
 # ruff: noqa: SLF001  (the constructor of the class stands beside it)
 """`ShmReservation`: reserved memory, with an array that the caller fills and puts."""
 
-import importlib
 import math
 import os
 import sys
@@ -13,8 +12,8 @@ from shoal._pure.shm.checks import LARGEST, Call, whole
 from shoal._pure.shm.member import Member
 from shoal._pure.shm.messages import encode
 from shoal._pure.shm.queue_row import Message, QueueRow
-from shoal.errors import ChannelMemoryError, DependencyError, ShoalTypeError, ShoalValueError
-from shoal.pickling import is_quantized
+from shoal.arrays import as_dtype, load_numpy, most_dimensions
+from shoal.errors import ChannelMemoryError, ShoalTypeError, ShoalValueError
 
 __all__ = ["ShmReservation", "put_reserved", "reserved"]
 
@@ -74,9 +73,9 @@ def put_reserved(queue: QueueRow, call: Call, reservation: ShmReservation, weigh
 def reserved(queue: QueueRow, call: Call, shape: Any, dtype: Any) -> ShmReservation:
     """Reserve memory for an array."""
     sizes = _checked_shape(shape)
-    kind, item_size = _kind(dtype)
-    size = math.prod(sizes) * item_size
-    if len(sizes) > _most_dimensions(kind) or size > LARGEST:
+    kind = as_dtype(dtype)
+    size = math.prod(sizes) * kind.itemsize
+    if len(sizes) > most_dimensions(kind) or size > LARGEST:
         raise ShoalValueError(
             f"room for shape {shape} cannot be reserved: expected at most 16 dimensions, and no "
             "more bytes than memory can have"
@@ -105,32 +104,6 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
     return tuple(whole(size, "shape", 0) for size in shape)
 
 
-def _kind(dtype: Any) -> tuple[Any, int]:
-    """Return the dtype of numpy or torch, and the size of one value."""
-    of_torch: Any = getattr(sys.modules.get("torch"), "dtype", ())
-    if isinstance(dtype, of_torch):
-        if is_quantized(dtype):
-            raise ShoalValueError(
-                f"dtype={dtype}: quantized values cannot be made in place: put a quantized tensor"
-            )
-        return dtype, dtype.itemsize
-    try:
-        kind = _numpy().dtype(dtype)
-    except TypeError as error:
-        raise ShoalTypeError(f"dtype={dtype!r}: expected one of numpy's or torch's") from error
-    if kind.hasobject:
-        raise ShoalValueError(f"dtype={dtype!r}: objects cannot lie in shared memory")
-    return kind, kind.itemsize
-
-
-def _most_dimensions(kind: Any) -> int:
-    """Return the maximum number of dimensions: numpy's own limit; for tensors 16, as in any put."""
-    numpy: Any = sys.modules.get("numpy")
-    if not isinstance(kind, getattr(numpy, "dtype", ())):
-        return 16
-    return 64 if numpy.lib.NumpyVersion(numpy.__version__) >= "2.0.0" else 32
-
-
 def _array(memory: bytearray, shape: tuple[int, ...], kind: Any) -> Any:
     torch: Any = sys.modules.get("torch")
     if isinstance(kind, getattr(torch, "dtype", ())):
@@ -138,12 +111,4 @@ def _array(memory: bytearray, shape: tuple[int, ...], kind: Any) -> Any:
         if count == 0:
             return torch.empty(shape, dtype=kind)
         return torch.frombuffer(memory, dtype=kind, count=count).reshape(shape)
-    return _numpy().ndarray(shape, kind, buffer=memory)
-
-
-def _numpy() -> Any:
-    # Imported here, so that only processes that reserve arrays wait for the import.
-    try:
-        return importlib.import_module("numpy")
-    except ImportError as error:
-        raise DependencyError("reserve needs numpy: install it") from error
+    return load_numpy().ndarray(shape, kind, buffer=memory)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Device", "Restrictions", "split_visible", "usable_devices"]
+__all__ = ["Device", "Restrictions", "as_text", "split_visible", "usable_devices"]
 
 _log = logging.getLogger("shoal")
 
@@ -169,3 +169,8 @@ def _numbers(text: str) -> set[int]:
             return set()
         numbers |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
     return numbers
+
+
+def as_text(value: object) -> str:
+    """Return what a vendor's library gave as text; some versions give bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 from typing import Any, ClassVar
 
-from shoal.hardware.accelerators.devices import Device, Restrictions
+from shoal.hardware.accelerators.devices import Device, Restrictions, as_text
 from shoal.hardware.accelerators.kind import AcceleratorType
 from shoal.hardware.accelerators.manager import AcceleratorManager
 
@@ -38,12 +38,8 @@ class MUSAGPUManager(AcceleratorManager):
                 mtml.mtmlLibraryInitDeviceByIndex(i) for i in range(mtml.mtmlLibraryCountDevice())
             ]
             return [
-                Device(_text(mtml.mtmlDeviceGetName(handle)), index=i)
+                Device(as_text(mtml.mtmlDeviceGetName(handle)), index=i)
                 for i, handle in enumerate(handles)
             ]
         finally:
             mtml.mtmlLibraryShutDown()
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shoal.hardware.accelerators.cuda_profiler import CudaProfiler
-from shoal.hardware.accelerators.devices import Device, Restrictions
+from shoal.hardware.accelerators.devices import Device, Restrictions, as_text
 from shoal.hardware.accelerators.kind import AcceleratorType
 from shoal.hardware.accelerators.manager import AcceleratorManager
 
@@ -144,7 +144,7 @@ def _device(nvml: Any, index: int) -> list[Device]:
     with suppress(nvml.NVMLError):  # most GPUs cannot be divided
         if nvml.nvmlDeviceGetMigMode(handle)[0]:
             parts = _parts(nvml, handle, index)
-    return parts or [Device(model, _text(nvml.nvmlDeviceGetUUID(handle)), index)]
+    return parts or [Device(model, as_text(nvml.nvmlDeviceGetUUID(handle)), index)]
 
 
 def _parts(nvml: Any, handle: Any, gpu: int) -> list[Device]:
@@ -152,7 +152,7 @@ def _parts(nvml: Any, handle: Any, gpu: int) -> list[Device]:
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         with suppress(nvml.NVMLError):  # there may be fewer parts than the maximum
             part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-            uuid = _text(nvml.nvmlDeviceGetUUID(part))
+            uuid = as_text(nvml.nvmlDeviceGetUUID(part))
             # To CUDA the GPU's number means its first part.
             parts.append(Device(_model(nvml, part), uuid, None if parts else gpu, is_part=True))
     return parts
@@ -160,7 +160,7 @@ def _parts(nvml: Any, handle: Any, gpu: int) -> list[Device]:
 
 def _model(nvml: Any, handle: Any) -> str:
     try:
-        return _short(_text(nvml.nvmlDeviceGetName(handle)))
+        return _short(as_text(nvml.nvmlDeviceGetName(handle)))
     except nvml.NVMLError:
         return "UNKNOWN"
 
@@ -183,10 +183,6 @@ def _egl_id(name: str, rank: int, egl_ids: Sequence[int]) -> str:
     if rank < len(egl_ids) and egl_ids[rank] >= 0:
         return str(egl_ids[rank])
     return name if name.isdecimal() else str(rank)
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 _warned: set[str] = set()

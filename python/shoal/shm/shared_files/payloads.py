@@ -61,7 +61,7 @@ from shoal.errors import (
     ChannelMemoryError,
     ChannelNotFoundError,
 )
-from shoal.process import Origin, ProcessId, is_running
+from shoal.process import Origin, ProcessId
 from shoal.shm import timing
 from shoal.shm.shared_files.names import sweep
 from shoal.shm.shared_files.pool import NoRoomError, Pool, lock_and_map
@@ -144,25 +144,6 @@ class PayloadWriter:
             f"a payload of {size} bytes has no room: {'; '.join(dict.fromkeys(refused))}"
         )
 
-    def untaken(self, reader: ProcessId | None = None) -> int:
-        """Return the total size of the payloads that a living reader has not opened yet.
-
-        Args:
-            reader: Count the payloads that this reader has not opened; None for any reader.
-        """
-        self._check()
-        with self._lock:
-            return sum(
-                file.nbytes
-                for pool in self._pools
-                for file in pool.files
-                if any(
-                    os.path.lexists(path) and is_running(its)
-                    for path, its in list(file.links.items())
-                    if reader in (None, its)
-                )
-            )
-
     def forget(self, reader: ProcessId) -> None:
         """Remove a reader's links to payloads that it has not opened and will not open."""
         self._check()
@@ -227,7 +208,6 @@ class PayloadWriter:
             file = pool.take(size)
         try:
             file.write(parts)
-            file.nbytes = size
             file.links.clear()
             keeps = int(pool.keeps_descriptor)
             return [(pool.new_link(file, reader), size, keeps) for reader in readers]

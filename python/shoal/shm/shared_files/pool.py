@@ -51,7 +51,6 @@ class PayloadFile:
     Attributes:
         path: Its base path, which the writer owns.
         capacity: Its size in bytes.
-        nbytes: The size of its current payload in bytes.
         links: The links that were made for readers and are not known to be removed.
         used: The last time at which it was in use, in seconds of the monotonic clock.
     """
@@ -59,7 +58,6 @@ class PayloadFile:
     def __init__(self, path: Path, capacity: int) -> None:
         self.path = path
         self.capacity = capacity
-        self.nbytes = 0
         self._huge = 0  # up to this offset, the file has been put in huge pages where possible
         self._spare_s = 0.0  # time that may go into further ones; negative if one took longer
         self.links: dict[str, ProcessId] = {}

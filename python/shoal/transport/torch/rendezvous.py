@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import PeerLostError, ShoalTimeoutError, TransportError
+from shoal.errors import PeerLostError, ShoalTimeoutError, TransportError, first_line
 from shoal.process import per_process
 from shoal.transport.torch.ending import at_end, stop_if_ending
 from shoal.transport.torch.forks import keep_in_children
@@ -143,8 +143,7 @@ def _check(party: Party, deadline: Deadline, watch: Watch | None) -> None:
 
 def one_line(error: BaseException) -> str:
     """Return the message of an error of torch, without its stack and hints."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = _SOURCE.sub("", lines[0] if lines else "").partition(". This is typically")[0]
+    text = _SOURCE.sub("", first_line(error)).partition(". This is typically")[0]
     return text or type(error).__name__
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shoal.errors import ShoalValueError
+from shoal.pickling import is_tensor
 
 __all__ = [
     "get_batch_size",
@@ -105,8 +106,7 @@ def merge_batches(batches: Sequence[Any]) -> Any:
 
 
 def _kind(value: Any) -> str:
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
+    if is_tensor(value):
         return "tensor"
     if _is_array(value):
         return "array"

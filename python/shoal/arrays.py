@@ -10,11 +10,9 @@ from typing import Any
 from shoal.errors import ChannelMemoryError, DependencyError, ShoalTypeError, ShoalValueError
 from shoal.pickling import is_quantized
 
-__all__ = ["checked_form", "new_array"]
+__all__ = ["as_dtype", "checked_form", "load_numpy", "most_dimensions", "new_array"]
 
 _LARGEST = 2**63 - 1
-_MOST_DIMENSIONS = 16
-"""Maximum number of dimensions of a tensor in a channel; numpy has a limit of its own."""
 
 
 def new_array(shape: tuple[int, ...], dtype: Any) -> Any:
@@ -32,7 +30,7 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> Any:
     try:
         if isinstance(dtype, getattr(torch, "dtype", ())):
             return torch.empty(shape, dtype=dtype)
-        return _numpy().empty(shape, dtype)
+        return load_numpy().empty(shape, dtype)
     except ValueError as error:  # numpy counts the bytes of an empty array without its size of 0
         raise ShoalValueError(f"room for shape {shape} cannot be reserved: {error}") from error
     except (MemoryError, RuntimeError) as error:  # torch raises a RuntimeError
@@ -49,28 +47,14 @@ def checked_form(shape: Any, dtype: Any) -> tuple[tuple[int, ...], Any]:
         ShoalValueError: A size is out of range, or there can be no such array in memory.
         DependencyError: It is a dtype of numpy, which is not installed.
     """
-    sizes = _sizes(shape)
-    if isinstance(dtype, getattr(sys.modules.get("torch"), "dtype", ())):
-        if is_quantized(dtype):
-            raise ShoalValueError(
-                f"dtype={dtype}: quantized values cannot be made in place: put a quantized tensor"
-            )
-        most = _MOST_DIMENSIONS
-    else:
-        numpy, given = _numpy(), dtype
-        try:
-            dtype = numpy.dtype(given)
-        except TypeError as error:
-            raise ShoalTypeError(f"dtype={given!r}: expected one of numpy's or torch's") from error
-        if dtype.hasobject:
-            raise ShoalValueError(f"dtype={given!r}: objects cannot lie in shared memory")
-        most = 64 if numpy.lib.NumpyVersion(numpy.__version__) >= "2.0.0" else 32
-    if len(sizes) > most or math.prod(sizes) * dtype.itemsize > _LARGEST:
+    sizes, kind = _sizes(shape), as_dtype(dtype)
+    most = most_dimensions(kind)
+    if len(sizes) > most or math.prod(sizes) * kind.itemsize > _LARGEST:
         raise ShoalValueError(
             f"room for shape {shape} cannot be reserved: expected at most {most} dimensions, and "
             "no more bytes than memory can have"
         )
-    return sizes, dtype
+    return sizes, kind
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
@@ -88,8 +72,43 @@ def _size(size: Any, shape: Any) -> int:
     return checked
 
 
-def _numpy() -> Any:
-    # Imported here, so that only processes that reserve arrays wait for the import.
+def as_dtype(dtype: Any) -> Any:
+    """Return the dtype of numpy or torch whose values can lie in shared memory.
+
+    Raises:
+        ShoalTypeError: It is none.
+        ShoalValueError: Its values cannot be made in memory.
+        DependencyError: It is a dtype of numpy, which is not installed.
+    """
+    if isinstance(dtype, getattr(sys.modules.get("torch"), "dtype", ())):
+        if is_quantized(dtype):
+            raise ShoalValueError(
+                f"dtype={dtype}: quantized values cannot be made in place: put a quantized tensor"
+            )
+        return dtype
+    try:
+        kind = load_numpy().dtype(dtype)
+    except TypeError as error:
+        raise ShoalTypeError(f"dtype={dtype!r}: expected one of numpy's or torch's") from error
+    if kind.hasobject:
+        raise ShoalValueError(f"dtype={dtype!r}: objects cannot lie in shared memory")
+    return kind
+
+
+def most_dimensions(kind: Any) -> int:
+    """Return the maximum number of dimensions: numpy's own limit; for tensors 16, as in any put."""
+    numpy: Any = sys.modules.get("numpy")
+    if not isinstance(kind, getattr(numpy, "dtype", ())):
+        return 16
+    return 64 if numpy.lib.NumpyVersion(numpy.__version__) >= "2.0.0" else 32
+
+
+def load_numpy() -> Any:
+    """Import numpy: only now, so that only processes that reserve arrays wait for the import.
+
+    Raises:
+        DependencyError: It is not installed.
+    """
     try:
         return importlib.import_module("numpy")
     except ImportError as error:
