@@ -19,10 +19,10 @@ use shoal_codec::{Payload, Pinned};
 use shoal_format::Payload as _;
 use shoal_lane::client::Buffer;
 use shoal_shm::segment::Mapping;
-use shoal_shm::session::{Draft, Held};
+use shoal_shm::session::Held;
 
 /// Keeps memory mapped, and its bytes reserved for one owner.
-enum Owner {
+pub(super) enum Owner {
     /// A message that was taken; released when nothing uses it any more.
     Taken(Arc<Held>),
     /// Memory of a message before its put, and its offset; it stays mapped afterwards.
@@ -39,49 +39,25 @@ enum Owner {
 #[pyclass(frozen, name = "ShmLoan", module = "shoal.shm")]
 pub(super) struct Loan {
     owner: Owner,
-    at: u64,
-    len: u64,
+    at: usize,
+    len: usize,
 }
 
 impl Loan {
-    pub(super) fn of_draft(draft: &Draft, at: usize, len: usize) -> Self {
-        let (mapping, start) = draft.place();
-        Self {
-            owner: Owner::Draft(mapping, start),
-            at: at as u64,
-            len: len as u64,
-        }
-    }
-
-    pub(super) fn of_taken(held: &Arc<Held>) -> Self {
-        Self {
-            owner: Owner::Taken(Arc::clone(held)),
-            at: 0,
-            len: held.len(),
-        }
-    }
-
-    pub(super) fn of_parcel(bytes: &Arc<Pinned>, at: usize, len: usize) -> Self {
-        Self {
-            owner: Owner::Parcel(Arc::clone(bytes)),
-            at: at as u64,
-            len: len as u64,
-        }
-    }
-
-    pub(super) fn of_received(bytes: &Arc<Buffer>, at: usize, len: usize) -> Self {
-        Self {
-            owner: Owner::Received(Arc::clone(bytes)),
-            at: at as u64,
-            len: len as u64,
-        }
+    pub(super) fn of(
+        py: Python<'_>,
+        owner: Owner,
+        at: usize,
+        len: usize,
+    ) -> PyResult<Bound<'_, PyAny>> {
+        Ok(Bound::new(py, Self { owner, at, len })?.into_any())
     }
 }
 
 #[pymethods]
 impl Loan {
-    fn __len__(&self) -> PyResult<usize> {
-        Ok(usize::try_from(self.len)?)
+    fn __len__(&self) -> usize {
+        self.len
     }
 
     /// # Safety
@@ -92,19 +68,15 @@ impl Loan {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let this = slf.get();
-        let start = match &this.owner {
-            Owner::Taken(held) => held.pointer(this.at, this.len).ok(),
-            Owner::Draft(mapping, start) => mapping.pointer(start + this.at, this.len).ok(),
-            Owner::Parcel(bytes) => {
-                bytes.pointer(usize::try_from(this.at)?, usize::try_from(this.len)?)
-            }
-            Owner::Received(bytes) => {
-                bytes.pointer(usize::try_from(this.at)?, usize::try_from(this.len)?)
-            }
+        let Self { owner, at, len } = slf.get();
+        let start = match owner {
+            Owner::Taken(held) => held.pointer(*at as u64, *len as u64).ok(),
+            Owner::Draft(mapping, start) => mapping.pointer(start + *at as u64, *len as u64).ok(),
+            Owner::Parcel(bytes) => bytes.pointer(*at, *len),
+            Owner::Received(bytes) => bytes.pointer(*at, *len),
         };
         let start = start.ok_or_else(|| PyValueError::new_err("the message has no such part"))?;
-        let len = ffi::Py_ssize_t::try_from(this.len)?;
+        let len = ffi::Py_ssize_t::try_from(*len)?;
         // SAFETY: Python passes a `view` to be filled, and `slf` is alive. The `len` bytes from
         // `start` on lie in a mapping, in the writable buffer of an object, or in a buffer of the
         // lane; `owner` keeps that, this object keeps `owner`, and the view holds a reference to this
@@ -136,13 +108,22 @@ impl shoal_format::Payload for Lent {
 
 impl Payload for Lent {
     fn view<'py>(&self, py: Python<'py>, at: usize, len: usize) -> PyResult<Bound<'py, PyAny>> {
-        let loan = Loan {
-            owner: Owner::Taken(Arc::clone(&self.0)),
-            at: at as u64,
-            len: len as u64,
-        };
-        Ok(Bound::new(py, loan)?.into_any())
+        Loan::of(py, Owner::Taken(Arc::clone(&self.0)), at, len)
     }
+}
+
+/// A part of a message, in writable memory of its own.
+pub(super) fn part_of<'py>(
+    message: &impl shoal_format::Payload,
+    py: Python<'py>,
+    at: usize,
+    len: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    let copy = PyByteArray::new_with(py, len, |to| {
+        message.read(at, to);
+        Ok(())
+    })?;
+    Ok(copy.into_any())
 }
 
 /// A message of another node, as the decoder reads it.
@@ -171,17 +152,8 @@ impl shoal_format::Payload for Received {
 impl Payload for Received {
     fn view<'py>(&self, py: Python<'py>, at: usize, len: usize) -> PyResult<Bound<'py, PyAny>> {
         match self {
-            Self::Short(_) => {
-                let copy = PyByteArray::new_with(py, len, |to| {
-                    self.read(at, to);
-                    Ok(())
-                })?;
-                Ok(copy.into_any())
-            }
-            Self::Long(bytes) => {
-                let loan = Loan::of_received(bytes, at, len);
-                Ok(Bound::new(py, loan)?.into_any())
-            }
+            Self::Short(_) => part_of(self, py, at, len),
+            Self::Long(bytes) => Loan::of(py, Owner::Received(Arc::clone(bytes)), at, len),
         }
     }
 }

@@ -13,12 +13,11 @@ use pyo3::{PyTraverseError, PyVisit};
 use shoal_codec::{
     Encoded, KIND_PIECES, KIND_PLAIN, Payload, Pinned, Whole, check_kind, decode_block, encode_into,
 };
-use shoal_format::Payload as _;
 use shoal_shm::Label;
 
 use super::arguments::{whole, whole_or_none};
 use super::errors::bad_type;
-use super::loan::Loan;
+use super::loan::{Loan, Owner, part_of};
 
 /// The result of `__reduce_ex__`: the class and its arguments.
 type Reduced<'py> = (Bound<'py, PyType>, (u32, Bound<'py, PyAny>, u32));
@@ -125,15 +124,10 @@ impl shoal_format::Payload for Own {
 impl Payload for Own {
     fn view<'py>(&self, py: Python<'py>, at: usize, len: usize) -> PyResult<Bound<'py, PyAny>> {
         if self.writable {
-            let loan = Loan::of_parcel(&self.bytes, at, len);
-            return Ok(Bound::new(py, loan)?.into_any());
+            return Loan::of(py, Owner::Parcel(Arc::clone(&self.bytes)), at, len);
         }
         // Received arrays are writable, so read-only memory is copied.
-        let copy = PyByteArray::new_with(py, len, |to| {
-            self.read(at, to);
-            Ok(())
-        })?;
-        Ok(copy.into_any())
+        part_of(self, py, at, len)
     }
 }
 

@@ -44,19 +44,10 @@ impl PyShmQueue {
             Err(error) => Err(error),
         }
     }
-
-    /// How the queue is used.
-    pub(super) fn used<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let here = self.process_queue(py, "stats")?;
-        let stats = py.detach(|| here.queue.stats());
-        let stats = stats.map_err(|error| self.failed(py, "stats", &error))?;
-        let dict = PyDict::new(py);
-        add(&dict, &stats)?;
-        Ok(dict)
-    }
 }
 
-fn add(dict: &Bound<'_, PyDict>, stats: &QueueStats) -> PyResult<()> {
+/// Adds how a queue is used.
+pub(super) fn add(dict: &Bound<'_, PyDict>, stats: &QueueStats) -> PyResult<()> {
     dict.set_item("messages", stats.messages)?;
     dict.set_item("bytes", stats.bytes)?;
     dict.set_item("puts", stats.puts)?;
