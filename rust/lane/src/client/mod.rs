@@ -261,12 +261,6 @@ impl Client {
     ) -> Result<(), Error> {
         takes::end_leases(self, self.new_leases(0)?.holder, numbers, goes_back, go_on)
     }
-
-    /// To be called in the child of a fork, before it uses the client: closes its copies of the idle
-    /// connections, which are its parent's. It does not shut them down, so they stay open there.
-    pub fn close_inherited(&self) {
-        self.pool.clear();
-    }
 }
 
 /// Connections and errors, for puts and for takes.
