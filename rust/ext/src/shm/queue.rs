@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use pyo3::{PyTraverseError, PyVisit};
 use shoal_shm::session::Bounds;
-use shoal_shm::{Keep, OverweightPolicy, Want};
+use shoal_shm::{Keep, Want};
 
 use super::arguments::{
     LARGEST, flag, least, shown, text, weight, whole, whole_or_none, wrong_type, wrong_value,
@@ -388,7 +388,6 @@ pub(super) fn batch(weight: &Bound<'_, PyAny>, least: Option<&Bound<'_, PyAny>>)
     Ok(Want::Weight {
         target: self::weight(weight)?,
         least: self::least(least)?,
-        overweight: OverweightPolicy::Take,
     })
 }
 
