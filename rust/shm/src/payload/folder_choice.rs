@@ -62,13 +62,6 @@ pub fn choose(
     choose_from(Path::new(MEMORY), &temporary, folder, disk, max_bytes)
 }
 
-/// The folders in which sessions are made unless a folder is given.
-pub(crate) fn default_folders() -> Vec<PathBuf> {
-    let mut folders: Vec<_> = named().into_iter().collect();
-    folders.extend([MEMORY.into(), std::env::temp_dir()]);
-    folders
-}
-
 /// The folder that the environment names.
 fn named() -> Option<PathBuf> {
     let named = std::env::var_os("SHOAL_SHM_DIR");
