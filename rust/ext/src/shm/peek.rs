@@ -46,14 +46,17 @@ impl PyShmQueue {
     }
 }
 
+/// Adds fields of a value to a dict, by their names.
+macro_rules! add_fields {
+    ($dict:ident, $value:ident: $($name:ident),+) => {
+        $( $dict.set_item(stringify!($name), $value.$name)?; )+
+    };
+}
+pub(super) use add_fields;
+
 /// Adds how a queue is used.
 pub(super) fn add(dict: &Bound<'_, PyDict>, stats: &QueueStats) -> PyResult<()> {
-    dict.set_item("messages", stats.messages)?;
-    dict.set_item("bytes", stats.bytes)?;
-    dict.set_item("puts", stats.puts)?;
-    dict.set_item("gets", stats.gets)?;
-    dict.set_item("producers_waiting", stats.producers_waiting)?;
-    dict.set_item("consumers_waiting", stats.consumers_waiting)?;
+    add_fields! { dict, stats: messages, bytes, puts, gets, producers_waiting, consumers_waiting }
     dict.set_item("oldest_s", stats.oldest_s)
 }
 
