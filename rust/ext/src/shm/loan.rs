@@ -92,49 +92,23 @@ impl Loan {
     }
 }
 
-/// A message that was taken, as the decoder reads it.
-pub(super) struct Lent(pub(super) Arc<Held>);
-
-impl shoal_format::Payload for Lent {
-    fn byte_len(&self) -> usize {
-        usize::try_from(self.0.len()).unwrap_or(usize::MAX)
-    }
-
-    fn read(&self, at: usize, to: &mut [u8]) {
-        // The decoder asks only for bytes that exist.
-        let _ = self.0.read(at as u64, to);
-    }
-}
-
-impl Payload for Lent {
-    fn view<'py>(&self, py: Python<'py>, at: usize, len: usize) -> PyResult<Bound<'py, PyAny>> {
-        Loan::of(py, Owner::Taken(Arc::clone(&self.0)), at, len)
-    }
-}
-
-/// A part of a message, in writable memory of its own.
-pub(super) fn part_of<'py>(
-    message: &impl shoal_format::Payload,
-    py: Python<'py>,
-    at: usize,
-    len: usize,
-) -> PyResult<Bound<'py, PyAny>> {
-    let copy = PyByteArray::new_with(py, len, |to| {
-        message.read(at, to);
-        Ok(())
-    })?;
-    Ok(copy.into_any())
-}
-
-/// A message of another node, as the decoder reads it.
-pub(super) enum Received {
+/// A message, as the decoder reads it.
+pub(super) enum Source {
+    /// It was taken, and lies in shared memory.
+    Taken(Arc<Held>),
+    /// It lies in the memory of a Python object; and whether that is writable.
+    Object(Arc<Pinned>, bool),
+    /// A short one of another node.
     Short(Vec<u8>),
+    /// One of another node.
     Long(Arc<Buffer>),
 }
 
-impl shoal_format::Payload for Received {
+impl shoal_format::Payload for Source {
     fn byte_len(&self) -> usize {
         match self {
+            Self::Taken(held) => usize::try_from(held.len()).unwrap_or(usize::MAX),
+            Self::Object(bytes, _) => bytes.len(),
             Self::Short(bytes) => bytes.len(),
             Self::Long(bytes) => bytes.len(),
         }
@@ -143,17 +117,29 @@ impl shoal_format::Payload for Received {
     fn read(&self, at: usize, to: &mut [u8]) {
         // The decoder asks only for bytes that exist.
         match self {
+            Self::Taken(held) => drop(held.read(at as u64, to)),
+            Self::Object(bytes, _) => bytes.bytes().read(at, to),
             Self::Short(bytes) => bytes.as_slice().read(at, to),
             Self::Long(bytes) => bytes.read(at, to),
         }
     }
 }
 
-impl Payload for Received {
+impl Payload for Source {
     fn view<'py>(&self, py: Python<'py>, at: usize, len: usize) -> PyResult<Bound<'py, PyAny>> {
-        match self {
-            Self::Short(_) => part_of(self, py, at, len),
-            Self::Long(bytes) => Loan::of(py, Owner::Received(Arc::clone(bytes)), at, len),
-        }
+        let owner = match self {
+            Self::Taken(held) => Owner::Taken(Arc::clone(held)),
+            Self::Object(bytes, true) => Owner::Parcel(Arc::clone(bytes)),
+            Self::Long(bytes) => Owner::Received(Arc::clone(bytes)),
+            Self::Object(_, false) | Self::Short(_) => {
+                // Received arrays are writable, so read-only memory is copied.
+                let copy = PyByteArray::new_with(py, len, |to| {
+                    self.read(at, to);
+                    Ok(())
+                })?;
+                return Ok(copy.into_any());
+            }
+        };
+        Loan::of(py, owner, at, len)
     }
 }

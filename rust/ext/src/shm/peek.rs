@@ -7,7 +7,7 @@ use shoal_shm::session::{Peeked, QueueStats, list_queues};
 
 use super::arguments::text;
 use super::errors::{not_rebuilt, of_attach};
-use super::parcel::{Own, PyShmParcel};
+use super::parcel::{PyShmParcel, own};
 use super::queue::PyShmQueue;
 use super::rebuild::is_ordinary;
 
@@ -34,7 +34,7 @@ impl PyShmQueue {
         let object = if self.parcels {
             PyShmParcel::taken(py, label, data, peeked.bytes.len())
         } else {
-            Own::new(&data).and_then(|own| decode_block(py, label.kind, &own))
+            own(&data).and_then(|own| decode_block(py, label.kind, &own))
         };
         match object {
             Ok(object) => Ok((label.weight, object)),

@@ -11,7 +11,7 @@ use shoal_shm::{Keep, Payload};
 
 use super::errors::{not_reached, not_rebuilt, of_spoilt};
 use super::get::MessageInfo;
-use super::loan::{Lent, Loan, Owner};
+use super::loan::{Loan, Owner, Source};
 use super::message::PyShmMessage;
 use super::parcel::PyShmParcel;
 use super::process_queue::ProcessQueue;
@@ -82,7 +82,9 @@ impl PyShmQueue {
         let object = match (info.payload, held) {
             (Payload::Block(_), None) => Err(nothing_taken()),
             _ if self.parcels => parcel(py, info, held, bytes),
-            (Payload::Block(_), Some(held)) => decode_block(py, kind, &Lent(Arc::clone(held))),
+            (Payload::Block(_), Some(held)) => {
+                decode_block(py, kind, &Source::Taken(Arc::clone(held)))
+            }
             (Payload::Inline(len), _) => {
                 decode_inline(py, kind, bytes.get(..len).unwrap_or_default())
             }

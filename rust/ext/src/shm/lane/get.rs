@@ -11,7 +11,7 @@ use shoal_shm::{Descriptor, Keep};
 
 use super::super::errors::{not_rebuilt, of_spoilt};
 use super::super::get::Get;
-use super::super::loan::Received;
+use super::super::loan::Source;
 use super::super::rebuild::{is_ordinary, nothing_taken};
 use super::message::PyLaneMessage;
 use super::queue::{PyLaneQueue, raised};
@@ -109,8 +109,8 @@ impl PyLaneQueue {
                 Bytes::Short(bytes) if bytes.len() <= Descriptor::INLINE => {
                     decode_inline(py, kind, &bytes)
                 }
-                Bytes::Short(bytes) => decode_block(py, kind, &Received::Short(bytes)),
-                Bytes::Long(bytes) => decode_block(py, kind, &Received::Long(Arc::new(bytes))),
+                Bytes::Short(bytes) => decode_block(py, kind, &Source::Short(bytes)),
+                Bytes::Long(bytes) => decode_block(py, kind, &Source::Long(Arc::new(bytes))),
             };
             all.push(match object {
                 Err(error) if is_ordinary(py, &error) => {
