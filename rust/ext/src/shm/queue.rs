@@ -146,10 +146,7 @@ impl PyShmQueue {
     }
 
     /// Append an object if there is room now.
-    #[pyo3(
-        signature = (obj, weight = Arg::Default),
-        text_signature = "($self, obj, weight=0)"
-    )]
+    #[pyo3(signature = (obj, weight = Arg::Default), text_signature = "($self, obj, weight=0)")]
     fn put_nowait(&self, obj: &Bound<'_, PyAny>, weight: Arg<'_>) -> PyResult<()> {
         self.put_object(obj, &weight, &mut Put::now())
     }

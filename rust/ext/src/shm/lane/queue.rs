@@ -377,10 +377,7 @@ impl PyLaneQueue {
     }
 
     /// Append an object if there is room now.
-    #[pyo3(
-        signature = (obj, weight = Arg::Default),
-        text_signature = "($self, obj, weight=0)"
-    )]
+    #[pyo3(signature = (obj, weight = Arg::Default), text_signature = "($self, obj, weight=0)")]
     fn put_nowait(&self, obj: &Bound<'_, PyAny>, weight: Arg<'_>) -> PyResult<()> {
         let cancel = Cancel::default();
         self.put_one(obj, &weight, Put::new("put_nowait", Limit::now(), &cancel))
