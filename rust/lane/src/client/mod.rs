@@ -140,11 +140,6 @@ impl Client {
         }
     }
 
-    /// The address and the port of the server.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
     /// Number of idle connections.
     pub fn idle_connections(&self) -> usize {
         self.pool.len()

@@ -197,13 +197,11 @@ impl PyLaneQueue {
             end
         });
         match end {
-            Ok(Ok(())) => {
-                put.done += messages.len();
-                Ok(())
-            }
-            Ok(Err(failed)) => {
-                put.done += failed.done;
-                Err(self.put_failed(py, put, failed))
+            Ok(end) => {
+                put.done += end
+                    .as_ref()
+                    .map_or_else(|failed| failed.done, |()| messages.len());
+                end.map_err(|failed| self.put_failed(py, put, failed))
             }
             Err(error) => {
                 match interrupted.flatten() {
