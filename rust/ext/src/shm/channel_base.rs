@@ -65,10 +65,7 @@ pub(super) fn is_false(argument: &Arg<'_>) -> bool {
 /// has to check the timeout.
 #[inline]
 pub(super) fn turn(timeout: Option<&Bound<'_, PyAny>>) -> Option<Duration> {
-    match timeout {
-        None => Some(TURN),
-        Some(timeout) => turn_within(timeout),
-    }
+    timeout.map_or(Some(TURN), turn_within)
 }
 
 fn turn_within(timeout: &Bound<'_, PyAny>) -> Option<Duration> {
