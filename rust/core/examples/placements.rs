@@ -8,6 +8,7 @@ use std::sync::Arc;
 use shoal_core::placement::{
     ACCELERATOR, NodeGroup, NodeResources, parse_placement, place_flexible,
 };
+use shoal_core::text::compress;
 
 fn main() {
     let text = std::env::args().nth(1);
@@ -23,12 +24,12 @@ fn main() {
     match solved {
         Err(error) => println!("{error}"),
         Ok(placements) => {
-            for one in placements.iter() {
+            for rank in 0..placements.len() {
+                let row = placements.row(rank);
                 println!(
-                    "process {}: node {}, accelerators {}",
-                    one.rank,
-                    one.cluster_node_rank,
-                    one.visible_accelerators.join(" ")
+                    "process {rank}: node {}, accelerators {}",
+                    placements.places()[row.place].node().node_rank,
+                    compress(row.hardware)
                 );
             }
         }

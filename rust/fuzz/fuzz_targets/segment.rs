@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use shoal_shm::session::{Bounds, Error, MemoryPolicy, Session, SessionQueue, Settings};
-use shoal_shm::{Keep, Label, OverweightPolicy, WaitState, Want};
+use shoal_shm::{Keep, Label, WaitState, Want};
 
 /// The offset of each table, the length of its entries, and the number of used words of each entry,
 /// as in the table in `session/layout.rs`. The last two are rings.
@@ -96,7 +96,6 @@ fn everything(session: &Arc<Session>) {
         let _ = put(&queue, 5000);
         let weight = Want::Weight {
             target: 3,
-            overweight: OverweightPolicy::Take,
             least: None,
         };
         for want in [Want::Count(2), weight] {

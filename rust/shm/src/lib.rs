@@ -74,6 +74,6 @@ pub mod session;
 mod sync;
 
 pub use ring::{
-    Corrupt, Descriptor, Intent, Keep, Label, Loan, Message, OverweightPolicy, Payload, Refusal,
-    Taken, WaitState, Want,
+    Corrupt, Descriptor, Intent, Keep, Label, Loan, Message, Payload, Refusal, Taken, WaitState,
+    Want,
 };

@@ -63,10 +63,6 @@ impl AtomicU64 {
         self.value.fetch_or(value, order)
     }
 
-    pub(crate) fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
-        self.value.fetch_and(value, order)
-    }
-
     pub(crate) fn swap(&self, value: u64, order: Ordering) -> u64 {
         self.value.swap(value, order)
     }

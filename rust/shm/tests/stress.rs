@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use shoal_shm::blocking::{Deadline, Pause, Producer, Until, take_within};
 use shoal_shm::internals::heap::{Heap, View};
 use shoal_shm::internals::{Claim, IntentRecord, Owner, Queue, Swept, SystemFutex, slots_for};
-use shoal_shm::{Corrupt, Keep, Label, Loan, Message, OverweightPolicy, Payload, Taken, Want};
+use shoal_shm::{Corrupt, Keep, Label, Loan, Message, Payload, Taken, Want};
 
 const PRODUCERS: u16 = 4;
 const CONSUMERS: u16 = 4;
@@ -101,7 +101,6 @@ fn consume(view: View<'_>, me: u16) -> Vec<u64> {
         let want = match turn % 4 {
             0 => Want::Weight {
                 target: 4,
-                overweight: OverweightPolicy::Take,
                 least: None,
             },
             _ => Want::Count(1 + u32::from(turn % 4 == 1)),

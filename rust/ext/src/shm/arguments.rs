@@ -92,22 +92,24 @@ pub(crate) fn text_or_none(
     }
 }
 
+/// The seconds of a number; None if they are negative or no number.
+#[inline]
+pub(super) fn seconds(timeout: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
+    match timeout.extract::<f64>() {
+        Ok(seconds) => Ok((seconds >= 0.0).then_some(seconds)),
+        // An int too large for a float counts as infinity, unless it is negative.
+        Err(_) => Ok(timeout.gt(0)?.then_some(f64::INFINITY)),
+    }
+}
+
 /// When a `timeout` in seconds ends.
 pub(crate) fn deadline(timeout: &Bound<'_, PyAny>) -> PyResult<Deadline> {
     if !is_int(timeout) && !timeout.is_instance_of::<PyFloat>() {
         return Err(wrong_type(timeout, "timeout", "seconds, None or math.inf"));
     }
-    // An int too large for a float counts as infinity, unless it is negative.
-    let Ok(seconds) = timeout.extract::<f64>() else {
-        return if timeout.lt(0)? {
-            Err(wrong_value(timeout, "timeout", "seconds, not less than 0"))
-        } else {
-            Ok(Deadline::Never)
-        };
-    };
-    if seconds.is_nan() || seconds < 0.0 {
+    let Some(seconds) = seconds(timeout)? else {
         return Err(wrong_value(timeout, "timeout", "seconds, not less than 0"));
-    }
+    };
     // A deadline that the clock cannot represent never comes.
     let limit = Duration::try_from_secs_f64(seconds).ok();
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));

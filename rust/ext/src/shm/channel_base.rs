@@ -11,8 +11,9 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyTuple};
 use pyo3::{PyTraverseError, PyVisit, intern};
-use shoal_shm::{Keep, Want};
+use shoal_shm::Keep;
 
+use super::arguments::seconds;
 use super::get::Get;
 use super::put::Put;
 use super::queue::PyShmQueue;
@@ -64,23 +65,14 @@ pub(super) fn is_false(argument: &Arg<'_>) -> bool {
 /// has to check the timeout.
 #[inline]
 pub(super) fn turn(timeout: Option<&Bound<'_, PyAny>>) -> Option<Duration> {
-    match timeout {
-        None => Some(TURN),
-        Some(timeout) => turn_within(timeout),
-    }
+    timeout.map_or(Some(TURN), turn_within)
 }
 
 fn turn_within(timeout: &Bound<'_, PyAny>) -> Option<Duration> {
     if !timeout.is_exact_instance_of::<PyFloat>() && !timeout.is_exact_instance_of::<PyInt>() {
         return None;
     }
-    // An int too large for a float counts as infinity, unless it is negative.
-    let Ok(seconds) = timeout.extract::<f64>() else {
-        return timeout.gt(0).is_ok_and(|more| more).then_some(TURN);
-    };
-    if seconds.is_nan() || seconds < 0.0 {
-        return None;
-    }
+    let seconds = seconds(timeout).ok()??;
     Some(Duration::try_from_secs_f64(seconds).map_or(TURN, |limit| limit.min(TURN)))
 }
 
@@ -288,12 +280,7 @@ impl PyChannelBase {
             && let Some(turn) = turn(timeout)
             && let Some(queue) = queue(&slf.get().gets, py, &key)?
         {
-            let mut get = Get {
-                operation: "get",
-                want: Want::Count(1),
-                keep: Keep::Copy,
-                limit: Limit::within(turn),
-            };
+            let mut get = Get::one("get", Limit::within(turn), Keep::Copy);
             let error = match queue.get().get_one(py, &mut get) {
                 Ok(object) => return Ok(object),
                 Err(error) => error,
@@ -328,12 +315,7 @@ impl PyChannelBase {
             && is_false(&lease)
             && let Some(queue) = queue(&slf.get().gets, py, &key)?
         {
-            let mut get = Get {
-                operation: "get_nowait",
-                want: Want::Count(1),
-                keep: Keep::Copy,
-                limit: Limit::now(),
-            };
+            let mut get = Get::one("get_nowait", Limit::now(), Keep::Copy);
             let object = queue.get().get_one(py, &mut get);
             return object.map_err(|error| explained(slf, error));
         }

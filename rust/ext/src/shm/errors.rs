@@ -25,8 +25,11 @@ pub(crate) fn closed(py: Python<'_>, message: String) -> PyErr {
     shoal_error(py, "ChannelClosed", message, None)
 }
 
-pub(crate) fn no_memory(py: Python<'_>, message: String) -> PyErr {
-    shoal_error(py, "ChannelMemoryError", message, None)
+/// The error for a message whose lease the process `pid` has.
+#[cold]
+pub(crate) fn leased_elsewhere(py: Python<'_>, operation: &str, pid: u32) -> PyErr {
+    let message = format!("{operation}: the message was leased by process {pid}, not by this one");
+    bad_value(py, message)
 }
 
 /// The error of a call that was refused, with the numbers of the refusal as its attribute.

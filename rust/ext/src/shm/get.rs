@@ -9,10 +9,11 @@ use shoal_shm::{Descriptor, Keep, Label, Loan, Message, Payload, Taken, Want};
 
 use super::errors::closed;
 use super::process_queue::ProcessQueue;
-use super::queue::PyShmQueue;
-use super::rebuild::{Failure, handed_out, hold, nothing_taken};
+use super::queue::{PyShmQueue, keep};
+use super::rebuild::{Failure, handed_out, nothing_taken};
 use super::taken_batch::TakenBatch;
 use super::wait::Limit;
+use crate::convert::Arg;
 
 /// A get: the operation's name for errors, the wanted messages, whether they are leased, and the
 /// time limit.
@@ -23,7 +24,31 @@ pub(super) struct Get<'a, 'py> {
     pub(super) limit: Limit<'a, 'py>,
 }
 
-impl Get<'_, '_> {
+impl<'a, 'py> Get<'a, 'py> {
+    /// A get of one message.
+    #[inline]
+    pub(super) fn one(operation: &'static str, limit: Limit<'a, 'py>, keep: Keep) -> Self {
+        Self {
+            operation,
+            want: Want::Count(1),
+            keep,
+            limit,
+        }
+    }
+
+    /// A get of these messages, with the other arguments as the caller gave them.
+    #[inline]
+    pub(super) fn read(
+        operation: &'static str,
+        want: Want,
+        timeout: Option<&'a Bound<'py, PyAny>>,
+        waiting: Option<&'a Bound<'py, PyAny>>,
+        lease: &Arg<'py>,
+    ) -> PyResult<Self> {
+        let get = Self::one(operation, Limit::new(timeout, waiting)?, keep(lease)?);
+        Ok(Self { want, ..get })
+    }
+
     /// The exception of a get that found too little in the queue `name`.
     pub(super) fn found_nothing(&self, py: Python<'_>, name: &str, why: &Shortage) -> PyErr {
         self.limit
@@ -100,7 +125,7 @@ impl PyShmQueue {
         loan: Option<Loan>,
         bytes: &[u8],
     ) -> PyResult<Bound<'py, PyAny>> {
-        let held = hold(here, info, loan);
+        let held = loan.map(|loan| Arc::new(here.queue.keep(loan, info.payload)));
         match self.rebuild(py, info, held.as_ref(), bytes) {
             Ok(object) => handed_out(object, keep, info, held.as_ref()),
             Err(failure) => Err(self.raised(here, failure, info, held, bytes)),

@@ -19,10 +19,10 @@ use shoal_codec::{Payload, Pinned};
 use shoal_format::Payload as _;
 use shoal_lane::client::Buffer;
 use shoal_shm::segment::Mapping;
-use shoal_shm::session::{Draft, Held};
+use shoal_shm::session::Held;
 
 /// Keeps memory mapped, and its bytes reserved for one owner.
-enum Owner {
+pub(super) enum Owner {
     /// A message that was taken; released when nothing uses it any more.
     Taken(Arc<Held>),
     /// Memory of a message before its put, and its offset; it stays mapped afterwards.
@@ -39,49 +39,25 @@ enum Owner {
 #[pyclass(frozen, name = "ShmLoan", module = "shoal.shm")]
 pub(super) struct Loan {
     owner: Owner,
-    at: u64,
-    len: u64,
+    at: usize,
+    len: usize,
 }
 
 impl Loan {
-    pub(super) fn of_draft(draft: &Draft, at: usize, len: usize) -> Self {
-        let (mapping, start) = draft.place();
-        Self {
-            owner: Owner::Draft(mapping, start),
-            at: at as u64,
-            len: len as u64,
-        }
-    }
-
-    pub(super) fn of_taken(held: &Arc<Held>) -> Self {
-        Self {
-            owner: Owner::Taken(Arc::clone(held)),
-            at: 0,
-            len: held.len(),
-        }
-    }
-
-    pub(super) fn of_parcel(bytes: &Arc<Pinned>, at: usize, len: usize) -> Self {
-        Self {
-            owner: Owner::Parcel(Arc::clone(bytes)),
-            at: at as u64,
-            len: len as u64,
-        }
-    }
-
-    pub(super) fn of_received(bytes: &Arc<Buffer>, at: usize, len: usize) -> Self {
-        Self {
-            owner: Owner::Received(Arc::clone(bytes)),
-            at: at as u64,
-            len: len as u64,
-        }
+    pub(super) fn of(
+        py: Python<'_>,
+        owner: Owner,
+        at: usize,
+        len: usize,
+    ) -> PyResult<Bound<'_, PyAny>> {
+        Ok(Bound::new(py, Self { owner, at, len })?.into_any())
     }
 }
 
 #[pymethods]
 impl Loan {
-    fn __len__(&self) -> PyResult<usize> {
-        Ok(usize::try_from(self.len)?)
+    fn __len__(&self) -> usize {
+        self.len
     }
 
     /// # Safety
@@ -92,19 +68,15 @@ impl Loan {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let this = slf.get();
-        let start = match &this.owner {
-            Owner::Taken(held) => held.pointer(this.at, this.len).ok(),
-            Owner::Draft(mapping, start) => mapping.pointer(start + this.at, this.len).ok(),
-            Owner::Parcel(bytes) => {
-                bytes.pointer(usize::try_from(this.at)?, usize::try_from(this.len)?)
-            }
-            Owner::Received(bytes) => {
-                bytes.pointer(usize::try_from(this.at)?, usize::try_from(this.len)?)
-            }
+        let Self { owner, at, len } = slf.get();
+        let start = match owner {
+            Owner::Taken(held) => held.pointer(*at as u64, *len as u64).ok(),
+            Owner::Draft(mapping, start) => mapping.pointer(start + *at as u64, *len as u64).ok(),
+            Owner::Parcel(bytes) => bytes.pointer(*at, *len),
+            Owner::Received(bytes) => bytes.pointer(*at, *len),
         };
         let start = start.ok_or_else(|| PyValueError::new_err("the message has no such part"))?;
-        let len = ffi::Py_ssize_t::try_from(this.len)?;
+        let len = ffi::Py_ssize_t::try_from(*len)?;
         // SAFETY: Python passes a `view` to be filled, and `slf` is alive. The `len` bytes from
         // `start` on lie in a mapping, in the writable buffer of an object, or in a buffer of the
         // lane; `owner` keeps that, this object keeps `owner`, and the view holds a reference to this
@@ -120,40 +92,23 @@ impl Loan {
     }
 }
 
-/// A message that was taken, as the decoder reads it.
-pub(super) struct Lent(pub(super) Arc<Held>);
-
-impl shoal_format::Payload for Lent {
-    fn byte_len(&self) -> usize {
-        usize::try_from(self.0.len()).unwrap_or(usize::MAX)
-    }
-
-    fn read(&self, at: usize, to: &mut [u8]) {
-        // The decoder asks only for bytes that exist.
-        let _ = self.0.read(at as u64, to);
-    }
-}
-
-impl Payload for Lent {
-    fn view<'py>(&self, py: Python<'py>, at: usize, len: usize) -> PyResult<Bound<'py, PyAny>> {
-        let loan = Loan {
-            owner: Owner::Taken(Arc::clone(&self.0)),
-            at: at as u64,
-            len: len as u64,
-        };
-        Ok(Bound::new(py, loan)?.into_any())
-    }
-}
-
-/// A message of another node, as the decoder reads it.
-pub(super) enum Received {
+/// A message, as the decoder reads it.
+pub(super) enum Source {
+    /// It was taken, and lies in shared memory.
+    Taken(Arc<Held>),
+    /// It lies in the memory of a Python object; and whether that is writable.
+    Object(Arc<Pinned>, bool),
+    /// A short one of another node.
     Short(Vec<u8>),
+    /// One of another node.
     Long(Arc<Buffer>),
 }
 
-impl shoal_format::Payload for Received {
+impl shoal_format::Payload for Source {
     fn byte_len(&self) -> usize {
         match self {
+            Self::Taken(held) => usize::try_from(held.len()).unwrap_or(usize::MAX),
+            Self::Object(bytes, _) => bytes.len(),
             Self::Short(bytes) => bytes.len(),
             Self::Long(bytes) => bytes.len(),
         }
@@ -162,26 +117,29 @@ impl shoal_format::Payload for Received {
     fn read(&self, at: usize, to: &mut [u8]) {
         // The decoder asks only for bytes that exist.
         match self {
+            Self::Taken(held) => drop(held.read(at as u64, to)),
+            Self::Object(bytes, _) => bytes.bytes().read(at, to),
             Self::Short(bytes) => bytes.as_slice().read(at, to),
             Self::Long(bytes) => bytes.read(at, to),
         }
     }
 }
 
-impl Payload for Received {
+impl Payload for Source {
     fn view<'py>(&self, py: Python<'py>, at: usize, len: usize) -> PyResult<Bound<'py, PyAny>> {
-        match self {
-            Self::Short(_) => {
+        let owner = match self {
+            Self::Taken(held) => Owner::Taken(Arc::clone(held)),
+            Self::Object(bytes, true) => Owner::Parcel(Arc::clone(bytes)),
+            Self::Long(bytes) => Owner::Received(Arc::clone(bytes)),
+            Self::Object(_, false) | Self::Short(_) => {
+                // Received arrays are writable, so read-only memory is copied.
                 let copy = PyByteArray::new_with(py, len, |to| {
                     self.read(at, to);
                     Ok(())
                 })?;
-                Ok(copy.into_any())
+                return Ok(copy.into_any());
             }
-            Self::Long(bytes) => {
-                let loan = Loan::of_received(bytes, at, len);
-                Ok(Bound::new(py, loan)?.into_any())
-            }
-        }
+        };
+        Loan::of(py, owner, at, len)
     }
 }

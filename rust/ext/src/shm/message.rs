@@ -7,24 +7,8 @@ use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 use shoal_shm::session::{Error, Held};
 
-use super::errors::{bad_value, of_operation};
+use super::errors::{bad_value, leased_elsewhere, of_operation};
 use super::get::MessageInfo;
-
-/// Properties of a leased message other than its object.
-#[derive(Clone, Copy, Default)]
-pub(super) struct LeaseInfo {
-    weight: u64,
-    redelivered: bool,
-}
-
-impl LeaseInfo {
-    pub(super) fn of(info: MessageInfo) -> Self {
-        Self {
-            weight: info.label.weight,
-            redelivered: info.redelivered,
-        }
-    }
-}
 
 /// A leased message: it is delivered again if its consumer dies before `ack`.
 #[pyclass(frozen, name = "ShmMessage", module = "shoal.shm")]
@@ -47,59 +31,37 @@ pub(crate) struct PyShmMessage {
 }
 
 impl PyShmMessage {
-    pub(super) fn new(
-        value: Bound<'_, PyAny>,
-        lease_info: LeaseInfo,
-        held: Option<Arc<Held>>,
-    ) -> Self {
+    pub(super) fn new(value: Bound<'_, PyAny>, info: MessageInfo, held: Option<Arc<Held>>) -> Self {
         Self {
             value: value.unbind(),
-            redelivered: lease_info.redelivered,
-            weight: lease_info.weight,
+            redelivered: info.redelivered,
+            weight: info.label.weight,
             held: Mutex::new(held),
             given_back: AtomicBool::new(false),
             pid: std::process::id(),
         }
     }
-}
 
-/// The outcome of ending a lease.
-enum Ended {
-    Yes,
-    NotHere,
-    Not(Error),
-}
-
-impl PyShmMessage {
-    fn end(&self, how: impl FnOnce(&Held) -> Result<(), Error>) -> Ended {
+    fn end(
+        &self,
+        py: Python<'_>,
+        operation: &str,
+        how: impl FnOnce(&Held) -> Result<(), Error>,
+    ) -> PyResult<()> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(lease) = &*held else {
-            return Ended::Yes;
+            return Ok(());
         };
         if !lease.is_here() {
-            return Ended::NotHere;
+            drop(held);
+            return Err(leased_elsewhere(py, operation, self.pid));
         }
-        match how(lease) {
-            Ok(()) => {
-                *held = None;
-                Ended::Yes
-            }
-            Err(error) => Ended::Not(error),
+        let ended = how(lease);
+        if ended.is_ok() {
+            *held = None;
         }
-    }
-
-    fn raised(&self, py: Python<'_>, operation: &str, ended: Ended) -> PyResult<()> {
-        match ended {
-            Ended::Yes => Ok(()),
-            Ended::NotHere => Err(bad_value(
-                py,
-                format!(
-                    "{operation}: the message was leased by process {}, not by this one",
-                    self.pid
-                ),
-            )),
-            Ended::Not(error) => Err(of_operation(py, operation, "the message", &error)),
-        }
+        drop(held);
+        ended.map_err(|error| of_operation(py, operation, "the message", &error))
     }
 }
 
@@ -116,18 +78,16 @@ impl PyShmMessage {
 
     /// Acknowledge the message, which ends the lease. Idempotent.
     fn ack(&self, py: Python<'_>) -> PyResult<()> {
-        let ended = self.end(Held::acknowledge);
-        self.raised(py, "ack", ended)
+        self.end(py, "ack", Held::acknowledge)
     }
 
     /// Return the message to its queue; any consumer gets it. Idempotent.
     fn give_back(&self, py: Python<'_>) -> PyResult<()> {
-        let ended = self.end(|lease| {
+        self.end(py, "give_back", |lease| {
             let given_back = lease.give_back()?;
             self.given_back.fetch_or(given_back, Ordering::Relaxed);
             Ok(())
-        });
-        self.raised(py, "give_back", ended)
+        })
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

@@ -11,14 +11,13 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyBytes, PyType};
 use pyo3::{PyTraverseError, PyVisit};
 use shoal_codec::{
-    Encoded, KIND_PIECES, KIND_PLAIN, Payload, Pinned, Whole, check_kind, decode_block, encode_into,
+    Encoded, KIND_PIECES, KIND_PLAIN, Pinned, Whole, check_kind, decode_block, encode_into,
 };
-use shoal_format::Payload as _;
 use shoal_shm::Label;
 
 use super::arguments::{whole, whole_or_none};
 use super::errors::bad_type;
-use super::loan::Loan;
+use super::loan::Source;
 
 /// The result of `__reduce_ex__`: the class and its arguments.
 type Reduced<'py> = (Bound<'py, PyType>, (u32, Bound<'py, PyAny>, u32));
@@ -95,46 +94,9 @@ fn pinned(data: &Bound<'_, PyAny>) -> PyResult<(Pinned, bool)> {
 }
 
 /// A message in memory that belongs to this process.
-pub(super) struct Own {
-    bytes: Arc<Pinned>,
-    writable: bool,
-}
-
-impl Own {
-    pub(super) fn new(data: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let (bytes, writable) = pinned(data)?;
-        let bytes = Arc::new(bytes);
-        Ok(Self { bytes, writable })
-    }
-}
-
-impl shoal_format::Payload for Own {
-    fn byte_len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn read(&self, at: usize, to: &mut [u8]) {
-        // The decoder asks only for bytes that exist.
-        let from = self.bytes.bytes().get(at..).unwrap_or_default();
-        if let Some(from) = from.get(..to.len()) {
-            to.copy_from_slice(from);
-        }
-    }
-}
-
-impl Payload for Own {
-    fn view<'py>(&self, py: Python<'py>, at: usize, len: usize) -> PyResult<Bound<'py, PyAny>> {
-        if self.writable {
-            let loan = Loan::of_parcel(&self.bytes, at, len);
-            return Ok(Bound::new(py, loan)?.into_any());
-        }
-        // Received arrays are writable, so read-only memory is copied.
-        let copy = PyByteArray::new_with(py, len, |to| {
-            self.read(at, to);
-            Ok(())
-        })?;
-        Ok(copy.into_any())
-    }
+pub(super) fn own(data: &Bound<'_, PyAny>) -> PyResult<Source> {
+    let (bytes, writable) = pinned(data)?;
+    Ok(Source::Object(Arc::new(bytes), writable))
 }
 
 /// A copy of a message, in memory of its own.
@@ -192,7 +154,7 @@ impl PyShmParcel {
 
     /// Rebuild the object.
     fn open<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        decode_block(py, self.kind, &Own::new(self.data.bind(py))?)
+        decode_block(py, self.kind, &own(self.data.bind(py))?)
     }
 
     fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: i32) -> PyResult<Reduced<'py>> {

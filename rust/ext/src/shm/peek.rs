@@ -7,7 +7,7 @@ use shoal_shm::session::{Peeked, QueueStats, list_queues};
 
 use super::arguments::text;
 use super::errors::{not_rebuilt, of_attach};
-use super::parcel::{Own, PyShmParcel};
+use super::parcel::{PyShmParcel, own};
 use super::queue::PyShmQueue;
 use super::rebuild::is_ordinary;
 
@@ -34,7 +34,7 @@ impl PyShmQueue {
         let object = if self.parcels {
             PyShmParcel::taken(py, label, data, peeked.bytes.len())
         } else {
-            Own::new(&data).and_then(|own| decode_block(py, label.kind, &own))
+            own(&data).and_then(|own| decode_block(py, label.kind, &own))
         };
         match object {
             Ok(object) => Ok((label.weight, object)),
@@ -44,25 +44,19 @@ impl PyShmQueue {
             Err(error) => Err(error),
         }
     }
-
-    /// How the queue is used.
-    pub(super) fn used<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let here = self.process_queue(py, "stats")?;
-        let stats = py.detach(|| here.queue.stats());
-        let stats = stats.map_err(|error| self.failed(py, "stats", &error))?;
-        let dict = PyDict::new(py);
-        add(&dict, &stats)?;
-        Ok(dict)
-    }
 }
 
-fn add(dict: &Bound<'_, PyDict>, stats: &QueueStats) -> PyResult<()> {
-    dict.set_item("messages", stats.messages)?;
-    dict.set_item("bytes", stats.bytes)?;
-    dict.set_item("puts", stats.puts)?;
-    dict.set_item("gets", stats.gets)?;
-    dict.set_item("producers_waiting", stats.producers_waiting)?;
-    dict.set_item("consumers_waiting", stats.consumers_waiting)?;
+/// Adds fields of a value to a dict, by their names.
+macro_rules! add_fields {
+    ($dict:ident, $value:ident: $($name:ident),+) => {
+        $( $dict.set_item(stringify!($name), $value.$name)?; )+
+    };
+}
+pub(super) use add_fields;
+
+/// Adds how a queue is used.
+pub(super) fn add(dict: &Bound<'_, PyDict>, stats: &QueueStats) -> PyResult<()> {
+    add_fields! { dict, stats: messages, bytes, puts, gets, producers_waiting, consumers_waiting }
     dict.set_item("oldest_s", stats.oldest_s)
 }
 

@@ -140,23 +140,13 @@ impl PyShmQueue {
     ) -> PyResult<T> {
         match end {
             Ok(Ok(done)) => Ok(done),
-            Ok(Err(lack)) => Err(self.no_room(py, queue, put, lack)),
+            Ok(Err(lack)) => {
+                let why = queue.shortage_of_put(lack);
+                let (limit, operation) = (&put.limit, put.operation);
+                Err(limit.gave_up(py, "ChannelFull", operation, &self.name, &why))
+            }
             Err(error) => Err(self.failed(py, put.operation, &error)),
         }
-    }
-
-    /// The error of a put that gave up.
-    #[cold]
-    fn no_room(
-        &self,
-        py: Python<'_>,
-        queue: &SessionQueue,
-        put: &Put<'_, '_>,
-        lack: Lack,
-    ) -> PyErr {
-        let why = queue.shortage_of_put(lack);
-        put.limit
-            .gave_up(py, "ChannelFull", put.operation, &self.name, &why)
     }
 }
 

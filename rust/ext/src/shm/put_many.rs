@@ -217,8 +217,7 @@ impl PyShmQueue {
     }
 }
 
-/// One weight for each object; None if all are 0.
-/// The argument `weights`: one for each object.
+/// The argument `weights`: one for each object; None if all are 0.
 pub(super) fn weights_of(
     weights: Option<&Bound<'_, PyAny>>,
     objects: &Bound<'_, PyList>,

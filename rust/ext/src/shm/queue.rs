@@ -6,13 +6,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use pyo3::{PyTraverseError, PyVisit};
 use shoal_shm::session::Bounds;
-use shoal_shm::{Keep, OverweightPolicy, Want};
+use shoal_shm::{Keep, Want};
 
 use super::arguments::{
     LARGEST, flag, least, shown, text, weight, whole, whole_or_none, wrong_type, wrong_value,
 };
 use super::errors::{bad_value, of_operation, session_closed};
 use super::get::Get;
+use super::peek::add;
 use super::per_process::PerProcess;
 use super::process_queue::ProcessQueue;
 use super::put::Put;
@@ -49,21 +50,13 @@ impl PyShmQueue {
         }
     }
 
-    #[inline]
-    fn get_object<'py>(
-        &self,
-        py: Python<'py>,
-        operation: &'static str,
-        limit: Limit<'_, 'py>,
-        lease: &Arg<'py>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let mut get = Get {
-            operation,
-            want: Want::Count(1),
-            keep: keep(lease)?,
-            limit,
-        };
-        self.get_one(py, &mut get)
+    /// Same as `process_queue`, but an error if this process left the session.
+    pub(super) fn open_queue(&self, py: Python<'_>, operation: &str) -> PyResult<&ProcessQueue> {
+        let here = self.process_queue(py, operation)?;
+        if here.queue.session().is_shut() {
+            return Err(session_closed(py, operation));
+        }
+        Ok(here)
     }
 }
 
@@ -128,8 +121,7 @@ impl PyShmQueue {
     /// Whether any process closed the queue.
     #[getter]
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
-        let here = self.process_queue(py, "closed")?;
-        check_open(py, here, "closed")?;
+        let here = self.open_queue(py, "closed")?;
         let closed = here.queue.is_closed();
         closed.map_err(|error| self.failed(py, "closed", &error))
     }
@@ -154,10 +146,7 @@ impl PyShmQueue {
     }
 
     /// Append an object if there is room now.
-    #[pyo3(
-        signature = (obj, weight = Arg::Default),
-        text_signature = "($self, obj, weight=0)"
-    )]
+    #[pyo3(signature = (obj, weight = Arg::Default), text_signature = "($self, obj, weight=0)")]
     fn put_nowait(&self, obj: &Bound<'_, PyAny>, weight: Arg<'_>) -> PyResult<()> {
         self.put_object(obj, &weight, &mut Put::now())
     }
@@ -196,13 +185,15 @@ impl PyShmQueue {
         lease: Arg<'py>,
         waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.get_object(py, "get", Limit::new(timeout, waiting)?, &lease)
+        let mut get = Get::read("get", Want::Count(1), timeout, waiting, &lease)?;
+        self.get_one(py, &mut get)
     }
 
     /// Take the first object if there is one now.
     #[pyo3(signature = (lease = Arg::Default), text_signature = "($self, lease=False)")]
     fn get_nowait<'py>(&self, py: Python<'py>, lease: Arg<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.get_object(py, "get_nowait", Limit::now(), &lease)
+        let mut get = Get::one("get_nowait", Limit::now(), keep(&lease)?);
+        self.get_one(py, &mut get)
     }
 
     /// Take up to `n` objects, at least one, waiting for the first only.
@@ -217,12 +208,7 @@ impl PyShmQueue {
         lease: Arg<'py>,
         waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let mut get = Get {
-            operation: "get_many",
-            want: count(n)?,
-            limit: Limit::new(timeout, waiting)?,
-            keep: keep(&lease)?,
-        };
+        let mut get = Get::read("get_many", count(n)?, timeout, waiting, &lease)?;
         self.get_objects(n.py(), &mut get)
     }
 
@@ -239,12 +225,8 @@ impl PyShmQueue {
         lease: Arg<'py>,
         waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let mut get = Get {
-            operation: "get_batch",
-            limit: Limit::new(timeout, waiting)?,
-            want: batch(weight, least)?,
-            keep: keep(&lease)?,
-        };
+        let want = batch(weight, least)?;
+        let mut get = Get::read("get_batch", want, timeout, waiting, &lease)?;
         self.get_objects(weight.py(), &mut get)
     }
 
@@ -285,34 +267,33 @@ impl PyShmQueue {
 
     /// Return how the queue is used.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.used(py)
+        let here = self.process_queue(py, "stats")?;
+        let stats = py.detach(|| here.queue.stats());
+        let stats = stats.map_err(|error| self.failed(py, "stats", &error))?;
+        let dict = PyDict::new(py);
+        add(&dict, &stats)?;
+        Ok(dict)
     }
 
     /// Return the number of messages in the queue; other processes may change it at once.
     fn qsize(&self, py: Python<'_>) -> PyResult<u64> {
-        let here = self.process_queue(py, "qsize")?;
-        check_open(py, here, "qsize")?;
-        Ok(here.queue.len())
+        Ok(self.open_queue(py, "qsize")?.queue.len())
     }
 
     fn empty(&self, py: Python<'_>) -> PyResult<bool> {
-        let here = self.process_queue(py, "empty")?;
-        check_open(py, here, "empty")?;
-        Ok(here.queue.is_empty())
+        Ok(self.open_queue(py, "empty")?.queue.is_empty())
     }
 
     /// Return whether a put would have to wait until a message is taken.
     fn full(&self, py: Python<'_>) -> PyResult<bool> {
-        let here = self.process_queue(py, "full")?;
-        check_open(py, here, "full")?;
+        let here = self.open_queue(py, "full")?;
         let full = here.queue.is_full();
         full.map_err(|error| self.failed(py, "full", &error))
     }
 
     /// Report that a put waits for memory, so that no get waits for more messages than can come.
     fn tell_no_room(&self, py: Python<'_>) -> PyResult<()> {
-        let here = self.process_queue(py, "tell_no_room")?;
-        check_open(py, here, "tell_no_room")?;
+        let here = self.open_queue(py, "tell_no_room")?;
         here.queue.tell_no_room();
         Ok(())
     }
@@ -333,8 +314,7 @@ impl PyShmQueue {
 
     /// Make the doorbell unreadable until it is rung again.
     fn clear_bell(&self, py: Python<'_>) -> PyResult<()> {
-        let here = self.process_queue(py, "clear_bell")?;
-        check_open(py, here, "clear_bell")?;
+        let here = self.open_queue(py, "clear_bell")?;
         here.queue.session().clear_bell();
         Ok(())
     }
@@ -347,8 +327,7 @@ impl PyShmQueue {
             Ok("put") => false,
             _ => return Err(wrong_value(side, "side", "'get' or 'put'")),
         };
-        let here = self.process_queue(py, "arm")?;
-        check_open(py, here, "arm")?;
+        let here = self.open_queue(py, "arm")?;
         let armed = py.detach(|| {
             let session = here.queue.session();
             session.bell()?;
@@ -406,7 +385,6 @@ pub(super) fn batch(weight: &Bound<'_, PyAny>, least: Option<&Bound<'_, PyAny>>)
     Ok(Want::Weight {
         target: self::weight(weight)?,
         least: self::least(least)?,
-        overweight: OverweightPolicy::Take,
     })
 }
 
@@ -415,12 +393,4 @@ pub(super) fn batch(weight: &Bound<'_, PyAny>, least: Option<&Bound<'_, PyAny>>)
 pub(super) fn keep(lease: &Arg<'_>) -> PyResult<Keep> {
     let leased = lease.or(false, |value| flag(value, "lease"))?;
     Ok(if leased { Keep::Lease } else { Keep::Copy })
-}
-
-/// Returns an error if this process left the session.
-pub(super) fn check_open(py: Python<'_>, here: &ProcessQueue, operation: &str) -> PyResult<()> {
-    if here.queue.session().is_shut() {
-        return Err(session_closed(py, operation));
-    }
-    Ok(())
 }

@@ -7,12 +7,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
 use shoal_codec::{LENT, decode_block, decode_inline};
 use shoal_shm::session::{self, Held};
-use shoal_shm::{Keep, Loan, Payload};
+use shoal_shm::{Keep, Payload};
 
 use super::errors::{not_reached, not_rebuilt, of_spoilt};
 use super::get::MessageInfo;
-use super::loan::{Lent, Loan as Memory};
-use super::message::{LeaseInfo, PyShmMessage};
+use super::loan::{Loan, Owner, Source};
+use super::message::PyShmMessage;
 use super::parcel::PyShmParcel;
 use super::process_queue::ProcessQueue;
 use super::queue::PyShmQueue;
@@ -82,7 +82,9 @@ impl PyShmQueue {
         let object = match (info.payload, held) {
             (Payload::Block(_), None) => Err(nothing_taken()),
             _ if self.parcels => parcel(py, info, held, bytes),
-            (Payload::Block(_), Some(held)) => decode_block(py, kind, &Lent(Arc::clone(held))),
+            (Payload::Block(_), Some(held)) => {
+                decode_block(py, kind, &Source::Taken(Arc::clone(held)))
+            }
             (Payload::Inline(len), _) => {
                 decode_inline(py, kind, bytes.get(..len).unwrap_or_default())
             }
@@ -135,7 +137,7 @@ fn parcel<'py>(
     let length = usize::try_from(info.payload.length())?;
     let data = match (info.payload, held) {
         (Payload::Block(_), Some(held)) if length >= LENT => {
-            Bound::new(py, Memory::of_taken(held))?.into_any()
+            Loan::of(py, Owner::Taken(Arc::clone(held)), 0, length)?
         }
         (Payload::Block(_), Some(held)) => PyByteArray::new_with(py, length, |to| {
             held.read(0, to)
@@ -145,15 +147,6 @@ fn parcel<'py>(
         _ => PyByteArray::new(py, bytes.get(..length).unwrap_or_default()).into_any(),
     };
     PyShmParcel::taken(py, info.label, data, length)
-}
-
-/// Keeps the message of a loan in place; None without a loan.
-pub(super) fn hold(
-    here: &ProcessQueue,
-    info: MessageInfo,
-    loan: Option<Loan>,
-) -> Option<Arc<Held>> {
-    Some(Arc::new(here.queue.keep(loan?, info.payload)))
 }
 
 /// The object, or its lease.
@@ -167,7 +160,7 @@ pub(super) fn handed_out<'py>(
         return Ok(object);
     }
     let py = object.py();
-    let message = PyShmMessage::new(object, LeaseInfo::of(info), held.cloned());
+    let message = PyShmMessage::new(object, info, held.cloned());
     Ok(Bound::new(py, message)?.into_any())
 }
 

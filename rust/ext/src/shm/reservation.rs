@@ -10,10 +10,10 @@ use shoal_shm::session::{Draft, Outgoing, Session};
 
 use super::arguments::{LARGEST, shown, whole, wrong_type};
 use super::errors::bad_value;
-use super::loan::Loan;
+use super::loan::{Loan, Owner};
 use super::process_queue::ProcessQueue;
 use super::put::{Put, fill};
-use super::queue::{PyShmQueue, check_open};
+use super::queue::PyShmQueue;
 
 /// Memory for an array that `put` then sends without a copy.
 #[pyclass(frozen, weakref, name = "ShmReservation", module = "shoal.shm")]
@@ -23,11 +23,8 @@ pub(crate) struct PyShmReservation {
     state: Mutex<State>,
 }
 
-enum State {
-    Open(Box<Open>),
-    /// It was `put` or `cancelled`.
-    Ended(&'static str),
-}
+/// What it contains, or how it ended: it was `put` or `cancelled`.
+type State = Result<Box<Open>, &'static str>;
 
 struct Open {
     array: Py<PyAny>,
@@ -48,15 +45,10 @@ impl PyShmReservation {
 
     /// Takes the contents, which ends the reservation as `as_what`. If it has ended already,
     /// returns how.
-    fn take(&self, as_what: &'static str) -> Result<Box<Open>, &'static str> {
+    fn take(&self, as_what: &'static str) -> State {
         let mut state = self.state();
-        match &*state {
-            State::Ended(how) => Err(how),
-            State::Open(_) => match std::mem::replace(&mut *state, State::Ended(as_what)) {
-                State::Open(open) => Ok(open),
-                State::Ended(how) => Err(how),
-            },
-        }
+        let how = state.as_ref().err().copied().unwrap_or(as_what);
+        std::mem::replace(&mut *state, Err(how))
     }
 }
 
@@ -70,8 +62,8 @@ impl PyShmReservation {
     #[getter]
     fn array(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let how = match &*self.state() {
-            State::Open(open) => return Ok(open.array.clone_ref(py)),
-            State::Ended(how) => *how,
+            Ok(open) => return Ok(open.array.clone_ref(py)),
+            Err(how) => *how,
         };
         Err(ended(py, how))
     }
@@ -100,12 +92,11 @@ impl PyShmQueue {
         dtype: &Bound<'_, PyAny>,
         put: &mut Put<'_, '_>,
     ) -> PyResult<PyShmReservation> {
-        let here = self.process_queue(py, put.operation)?;
-        check_open(py, here, put.operation)?;
+        let here = self.open_queue(py, put.operation)?;
         let sizes = sizes(shape)?;
         let made = |open| PyShmReservation {
             session: Arc::clone(here.queue.session()),
-            state: Mutex::new(State::Open(Box::new(open))),
+            state: Mutex::new(Ok(Box::new(open))),
         };
         let beside = |array: Bound<'_, PyAny>| Open {
             array: array.unbind(),
@@ -120,7 +111,8 @@ impl PyShmQueue {
         };
         let draft = self.draft(py, here, put, encoded)?;
         let (at, len) = message.values();
-        let view = Bound::new(py, Loan::of_draft(&draft, at, len))?.into_any();
+        let (mapping, start) = draft.place();
+        let view = Loan::of(py, Owner::Draft(mapping, start), at, len)?;
         let array = message.object(py, Some(view))?.unbind();
         let room = Some(Room { message, draft });
         Ok(made(Open { array, room }))
@@ -186,7 +178,7 @@ impl PyShmQueue {
             }
         };
         if put.is_err() {
-            *reserved.state() = State::Open(Box::new(Open { array, room }));
+            *reserved.state() = Ok(Box::new(Open { array, room }));
         }
         put
     }

@@ -16,6 +16,7 @@ use super::arguments::{
 };
 use super::errors::{bad_value, of_attach, of_create, of_operation, session_closed};
 use super::interrupted_gets::InterruptedGets;
+use super::peek::add_fields;
 use super::per_process::PerProcess;
 use crate::convert::Arg;
 
@@ -154,8 +155,6 @@ impl Wanted {
             memory_policy: self.policy,
             overfill: self.overfill,
         };
-        // Leftovers of crashed jobs occupy space that this session needs.
-        py.detach(|| clear(&settings.folder));
         join(py, || Session::create(&settings))?.map_err(|error| of_create(py, &error))
     }
 
@@ -313,21 +312,11 @@ impl PyShmSession {
         let session = self.here(py, "stats")?;
         let stats = py.detach(|| session.stats());
         let stats = stats.map_err(|error| of_operation(py, "stats", "the session", &error))?;
-        counts(
-            py,
-            &[
-                ("messages", stats.messages),
-                ("descriptors_in_use", stats.descriptors_in_use),
-                ("bytes_in_use", stats.bytes_in_use),
-                ("bytes_reserved", stats.bytes_reserved),
-                ("max_bytes", stats.max_bytes),
-                ("participants", stats.participants),
-                ("queues", stats.queues),
-                ("lost_messages", stats.lost_messages),
-                ("recovered", stats.recovered),
-                ("dropped_messages", stats.dropped_messages),
-            ],
-        )
+        let dict = PyDict::new(py);
+        add_fields! { dict, stats: messages, descriptors_in_use, bytes_in_use, bytes_reserved }
+        add_fields! { dict, stats: max_bytes, participants, queues, lost_messages, recovered }
+        add_fields! { dict, stats: dropped_messages }
+        Ok(dict)
     }
 
     /// Clean up after dead processes now, not only when a call waits.
@@ -335,15 +324,9 @@ impl PyShmSession {
         let session = self.here(py, "sweep")?;
         let found = py.detach(|| session.sweep());
         let found = found.map_err(|error| of_operation(py, "sweep", "the session", &error))?;
-        counts(
-            py,
-            &[
-                ("dead", found.dead),
-                ("recovered", found.recovered),
-                ("redelivered", found.redelivered),
-                ("lost", found.lost),
-            ],
-        )
+        let dict = PyDict::new(py);
+        add_fields! { dict, found: dead, recovered, redelivered, lost }
+        Ok(dict)
     }
 
     /// Close this object. Idempotent.
@@ -361,14 +344,6 @@ fn policy(value: &Bound<'_, PyAny>) -> PyResult<MemoryPolicy> {
         let names = POLICIES.map(|(name, _)| name).join(", ");
         wrong_value(value, "memory_policy", &format!("one of {names}"))
     })
-}
-
-fn counts<'py>(py: Python<'py>, named: &[(&str, u64)]) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    for (name, count) in named {
-        dict.set_item(name, count)?;
-    }
-    Ok(dict)
 }
 
 /// Remove this user's sessions of this backend whose participants are all dead.

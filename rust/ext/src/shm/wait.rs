@@ -21,20 +21,21 @@ pub(super) struct Attached<'a> {
     raised: Option<PyErr>,
 }
 
-impl Attached<'_> {
-    fn handle(&mut self) -> PyResult<()> {
-        self.py.check_signals()?;
-        let Some(waiting) = self.waiting else {
-            return Ok(());
-        };
-        let now = Instant::now();
-        let called = *self.called.get_or_insert(now);
-        if now.duration_since(called) >= SLICE {
-            self.called = Some(now);
-            waiting.call0(self.py)?;
-        }
-        Ok(())
+/// Handles signals, and calls `waiting` if it is time.
+fn handle(
+    py: Python<'_>,
+    waiting: Option<&Py<PyAny>>,
+    called: &mut Option<Instant>,
+) -> PyResult<()> {
+    py.check_signals()?;
+    let now = Instant::now();
+    if let Some(waiting) = waiting
+        && now.duration_since(*called.get_or_insert(now)) >= SLICE
+    {
+        *called = Some(now);
+        waiting.call0(py)?;
     }
+    Ok(())
 }
 
 impl Pause for Attached<'_> {
@@ -42,7 +43,7 @@ impl Pause for Attached<'_> {
     const LOOKS: u32 = 64;
 
     fn go_on(&mut self) -> bool {
-        self.raised = self.handle().err();
+        self.raised = handle(self.py, self.waiting, &mut self.called).err();
         self.raised.is_none()
     }
 
@@ -154,17 +155,7 @@ impl<'a, 'py> Limit<'a, 'py> {
         let mut called = None;
         let end = py.detach(|| {
             operate(deadline, &mut || {
-                raised = Python::attach(|py| {
-                    let mut attached = Attached {
-                        py,
-                        waiting,
-                        called,
-                        raised: None,
-                    };
-                    let end = attached.handle().err();
-                    called = attached.called;
-                    end
-                });
+                raised = Python::attach(|py| handle(py, waiting, &mut called).err());
                 raised.is_none()
             })
         });

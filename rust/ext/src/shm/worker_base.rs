@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use pyo3::{PyTraverseError, PyVisit, intern};
 use rustix::time::{ClockId, clock_gettime};
-use shoal_shm::{Keep, Want};
+use shoal_shm::Keep;
 
 use super::channel_base::{TURN, given, is_false, ordinary, turn};
 use super::get::Get;
@@ -241,12 +241,7 @@ impl PyWorkerBase {
             && let Some(queue) = entry(&slf.get().receives, src_group_name, src_rank)?
             && let Ok(queue) = queue.cast_into::<PyShmQueue>()
         {
-            let mut get = Get {
-                operation: "recv",
-                want: Want::Count(1),
-                keep: Keep::Copy,
-                limit,
-            };
+            let mut get = Get::one("recv", limit, Keep::Copy);
             match queue.get().get_one(py, &mut get) {
                 Ok(message) if may_be_envelope(&message) => taken = Some(message),
                 Ok(message) => return Ok(message),

@@ -140,11 +140,6 @@ impl Client {
         }
     }
 
-    /// The address and the port of the server.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
     /// Number of idle connections.
     pub fn idle_connections(&self) -> usize {
         self.pool.len()
@@ -260,12 +255,6 @@ impl Client {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), Error> {
         takes::end_leases(self, self.new_leases(0)?.holder, numbers, goes_back, go_on)
-    }
-
-    /// To be called in the child of a fork, before it uses the client: closes its copies of the idle
-    /// connections, which are its parent's. It does not shut them down, so they stay open there.
-    pub fn close_inherited(&self) {
-        self.pool.clear();
     }
 }
 

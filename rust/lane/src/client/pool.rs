@@ -43,13 +43,6 @@ impl Pool {
         }
     }
 
-    /// Closes all connections.
-    pub(super) fn clear(&self) {
-        for slot in 0..SLOTS {
-            drop(self.at(slot, Option::take));
-        }
-    }
-
     pub(super) fn len(&self) -> usize {
         let kept = |slot: &usize| self.at(*slot, |place| place.is_some()).unwrap_or(false);
         (0..SLOTS).filter(kept).count()

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use shoal_shm::{OverweightPolicy, Want};
+use shoal_shm::Want;
 
 use super::{
     ANY, Bytes, Fields, Invalid, LARGEST, MAX_KEY, MAX_LEASES, MAX_PAYLOAD, MAX_REQUESTS, NEVER,
@@ -172,7 +172,7 @@ impl Request {
     pub fn of_take(op: Op, seq: u64, want: Want) -> (Self, Vec<u8>) {
         let (kind, amount, least) = match want {
             Want::Count(count) => (BY_COUNT, count.into(), None),
-            Want::Weight { target, least, .. } => (BY_WEIGHT, target, least),
+            Want::Weight { target, least } => (BY_WEIGHT, target, least),
         };
         let payload = least.map_or_else(Vec::new, |least| least.to_le_bytes().to_vec());
         let request = Self {
@@ -228,7 +228,6 @@ impl Request {
             return Want::Weight {
                 target: self.amount,
                 least,
-                overweight: OverweightPolicy::Take,
             };
         }
         Want::Count(u32::try_from(self.amount).unwrap_or(u32::MAX))

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use shoal_shm::{OverweightPolicy, Want};
+use shoal_shm::Want;
 
 use super::*;
 
@@ -166,12 +166,7 @@ fn each_field_of_a_request_is_checked_against_its_limits() {
 
 #[test]
 fn a_take_comes_back_with_what_it_wants() {
-    let overweight = OverweightPolicy::Take;
-    let weight = |target, least| Want::Weight {
-        target,
-        least,
-        overweight,
-    };
+    let weight = |target, least| Want::Weight { target, least };
     for want in [
         Want::Count(7),
         weight(9, None),

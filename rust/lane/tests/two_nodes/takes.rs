@@ -7,9 +7,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 use shoal_lane::client::{Cancel, Client, Error, Limits, Loss, Parcel, Target};
 use shoal_lane::server;
+use shoal_shm::Want;
 use shoal_shm::blocking::Deadline;
 use shoal_shm::session::{MemoryPolicy, SessionQueue, Shortage};
-use shoal_shm::{OverweightPolicy, Want};
 
 use crate::processes::*;
 use crate::support::*;
@@ -75,7 +75,6 @@ fn a_batch_is_taken_by_its_weight() {
         let want = Want::Weight {
             target: target_weight,
             least,
-            overweight: OverweightPolicy::Take,
         };
         client.take(
             &target(b"q"),

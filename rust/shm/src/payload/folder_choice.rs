@@ -44,8 +44,8 @@ pub struct Chosen {
 
 /// Chooses where a session's memory lies.
 ///
-/// `folder`: the folder that the user asked for; by default the one in `SHOAL_SHM_DIR`, if it is
-/// set. `disk`: the folder for payloads on disk; by default the one for temporary files.
+/// `folder`: the folder that the user asked for; by default `/dev/shm`, or the one for temporary
+/// files. `disk`: the folder for payloads on disk; by default the one for temporary files.
 /// `max_bytes`: by default a quarter of the free space there, at most 4 GiB.
 ///
 /// # Errors
@@ -57,22 +57,7 @@ pub fn choose(
     max_bytes: Option<u64>,
 ) -> Result<Chosen, Error> {
     let temporary = std::env::temp_dir();
-    let named = named();
-    let folder = folder.or(named.as_deref());
     choose_from(Path::new(MEMORY), &temporary, folder, disk, max_bytes)
-}
-
-/// The folders in which sessions are made unless a folder is given.
-pub(crate) fn default_folders() -> Vec<PathBuf> {
-    let mut folders: Vec<_> = named().into_iter().collect();
-    folders.extend([MEMORY.into(), std::env::temp_dir()]);
-    folders
-}
-
-/// The folder that the environment names.
-fn named() -> Option<PathBuf> {
-    let named = std::env::var_os("SHOAL_SHM_DIR");
-    named.filter(|name| !name.is_empty()).map(PathBuf::from)
 }
 
 pub(super) fn choose_from(

@@ -52,7 +52,6 @@ pub(crate) use allocated_block::AllocatedBlock;
 pub(crate) use arena::Arena;
 pub(crate) use descriptor_alloc::DescriptorAllocator;
 pub(crate) use files::{ExtentFiles, reserved};
-pub(crate) use folder_choice::default_folders;
 pub use folder_choice::{Chosen, choose};
 pub(crate) use mapping_cache::MappingCache;
 pub(crate) use reclaim::retire_unreferenced;

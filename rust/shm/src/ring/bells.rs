@@ -43,13 +43,6 @@ impl Bells {
         true
     }
 
-    fn remove(&self, participant: Owner) {
-        if let Some((word, bit)) = self.bit(participant) {
-            // ORDER: Relaxed: it only saves a ring.
-            word.fetch_and(!bit, Ordering::Relaxed);
-        }
-    }
-
     /// The number of participants in the set.
     pub(super) fn count(&self) -> u32 {
         // ORDER: Relaxed: the number is only reported, and nothing depends on it.
@@ -100,11 +93,5 @@ impl<F: Futex> Queue<'_, F> {
     #[must_use = "a participant that cannot be rung must not wait"]
     pub fn arm_put(&self) -> bool {
         self.ring.waits().putters.add(self.me)
-    }
-
-    /// Cancels both requests of this participant. A ring may still be on its way.
-    pub fn disarm(&self) {
-        self.ring.waits().takers.remove(self.me);
-        self.ring.waits().putters.remove(self.me);
     }
 }

@@ -112,7 +112,7 @@ pub use queue::{Claim, Queue, Table};
 pub use republish::GivenBack;
 pub use slot::{Entry, Lap, Slot};
 pub use sweep::{Sweeper, Swept};
-pub use take::{Keep, Loan, Message, OverweightPolicy, Taken, Want};
+pub use take::{Keep, Loan, Message, Taken, Want};
 #[cfg(all(target_os = "linux", not(loom)))]
 pub use wait::SystemFutex;
 pub use wait::{Futex, WaitState};

@@ -14,15 +14,6 @@ use super::wait::{Futex, wake};
 use super::word::{State, Word};
 use crate::sync::{self, Ordering};
 
-/// The action if the first message is heavier than the target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OverweightPolicy {
-    /// Take it alone.
-    Take,
-    /// Leave it and return [`Taken::TooHeavy`].
-    Refuse,
-}
-
 /// How much to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
@@ -30,15 +21,14 @@ pub enum Want {
     Count(u32),
     /// As many messages as together weigh at most the target. They are taken only once the target
     /// is reached, or the next message would exceed it, or no more can come (the queue is full or
-    /// closed), or they weigh at least `least`.
+    /// closed), or they weigh at least `least`. A first message that exceeds the target is taken
+    /// alone.
     Weight {
         /// The target.
         target: u64,
         /// The weight that is enough without reaching the target, with at least one message. None:
         /// no weight is.
         least: Option<u64>,
-        /// The action if the first message alone exceeds it.
-        overweight: OverweightPolicy,
     },
 }
 
@@ -70,11 +60,6 @@ pub enum Taken {
     Empty,
     /// There was not enough weight, and more may come.
     Short,
-    /// The first message is heavier than the target and was left.
-    TooHeavy {
-        /// Its weight.
-        weight: u64,
-    },
     /// The queue is empty, and closed.
     Closed,
 }
@@ -204,7 +189,6 @@ pub(super) enum End {
     NothingYet,
     /// Others moved `head` since it was loaded.
     Stale,
-    TooHeavy(u64),
     Closed,
 }
 
@@ -355,7 +339,6 @@ impl<F: Futex> Queue<'_, F> {
                 End::Enough | End::Closed => return Ok(take),
                 End::NothingYet if enough || full() => return Ok(take),
                 End::NothingYet => Some(Taken::Short),
-                End::TooHeavy(weight) => Some(Taken::TooHeavy { weight }),
                 End::Stale => None,
             };
             // ORDER: Acquire fence: the weights are read before `head` is read again.
@@ -399,16 +382,11 @@ impl<F: Futex> Queue<'_, F> {
             // It is read soon, and then freed.
             descriptor.prefetch();
             let this = descriptor.weight();
-            if let Want::Weight {
-                target, overweight, ..
-            } = want
+            if let Want::Weight { target, .. } = want
+                && *count > 0
+                && weight.saturating_add(this) > target
             {
-                if *count == 0 && this > target && overweight == OverweightPolicy::Refuse {
-                    return Ok(End::TooHeavy(this));
-                }
-                if *count > 0 && weight.saturating_add(this) > target {
-                    return Ok(End::Enough);
-                }
+                return Ok(End::Enough);
             }
             pick(*count, index);
             *weight = weight.saturating_add(this);

@@ -60,7 +60,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// `shoalshm` in the byte order of the machine, so that the other byte order gives another number.
 pub(crate) const MAGIC: u64 = u64::from_ne_bytes(*b"shoalshm");
 /// Increases with each change of the layout or of the protocol.
-pub(crate) const VERSION: u64 = 4;
+pub(crate) const VERSION: u64 = 5;
 
 /// Number of entries in the table of participants. Index 0 belongs to no process, so 255 processes
 /// can take part at a time.
@@ -168,7 +168,6 @@ pub(crate) struct Counters {
     pub(crate) recovered: AtomicU64,
     /// Messages that were delivered again.
     pub(crate) redelivered: AtomicU64,
-    pub(crate) sweeps: AtomicU64,
     /// Messages to deliver again that found no room: the next recovery tries again.
     pub(crate) postponed: AtomicU64,
     /// Time of the last look for dead processes, in milliseconds of the monotonic clock.
@@ -205,7 +204,6 @@ pub(crate) struct Used {
 pub(crate) struct Memory {
     /// Wait word: woken when a descriptor or memory may have become free; see `wait`.
     pub(crate) freed: AtomicU32,
-    reserved: AtomicU32,
 }
 
 /// The first page of the segment.
@@ -236,8 +234,6 @@ pub(crate) mod state {
 pub(crate) struct Process {
     /// 0 free, 1 taken. Whether the process lives is shown by its lease.
     pub(crate) taken: AtomicU32,
-    /// How many times the index was given out.
-    pub(crate) generation: AtomicU32,
     pub(crate) pid: AtomicU64,
     /// Start time of the process, in ticks since the machine started (field 22 of /proc/pid/stat);
     /// 0 if unknown.

@@ -10,7 +10,6 @@ use super::liveness::Identity;
 use super::lock::{LOCKS, Locks, look, opening};
 use super::name::Name;
 use super::{Control, Error, folders, liveness};
-use crate::payload::default_folders;
 
 /// Minimum age before a session that no process has joined is removed: between its folder and the
 /// lease of its maker, no other process can tell that the maker is alive. The maker needs
@@ -55,17 +54,6 @@ pub fn clear(base: &Path) -> Vec<PathBuf> {
     // Folders that cannot be removed stay for the next time.
     folders.retain(|folder| remove_if_dead(folder).unwrap_or(false));
     folders
-}
-
-/// Same as `clear`, in one folder or, with None, in the default folders of sessions.
-pub fn clear_all(base: Option<&Path>) -> Vec<PathBuf> {
-    match base {
-        Some(base) => clear(base),
-        None => default_folders()
-            .iter()
-            .flat_map(|base| clear(base))
-            .collect(),
-    }
 }
 
 /// Removes a session if all its participants are dead; returns whether it did.

@@ -87,10 +87,6 @@ fn enter(control: &Control, locks: &Locks) -> Result<Option<Owner>, Error> {
         set(&process.pid, identity.pid.into());
         set(&process.start_time, identity.start_time);
         set(&process.pid_namespace, identity.pid_namespace);
-        let generation = process.generation.load(Ordering::Relaxed);
-        process
-            .generation
-            .store(generation.wrapping_add(1), Ordering::Relaxed);
         crash_point("written");
         // ORDER: Release, pairs with `entered`: the identity of the process, and that its intent
         // records are idle.

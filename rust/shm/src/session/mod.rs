@@ -42,7 +42,7 @@ pub use blocking::Outgoing;
 pub use draft::{Batch, Draft};
 pub use forks::{Origin, forked};
 pub use held_message::Held;
-pub use leftovers::{clear, clear_all};
+pub use leftovers::clear;
 pub use name::Token;
 pub use peek::{Peeked, QueueStats};
 pub use queue::{Offer, SessionQueue};

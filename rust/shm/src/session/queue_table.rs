@@ -164,16 +164,6 @@ pub(crate) fn rings(control: &Control) -> Result<Vec<Ring<'_>>, Error> {
         .collect()
 }
 
-/// The key of a queue.
-///
-/// # Errors
-///
-/// If the directory is damaged.
-pub(crate) fn key(control: &Control, index: u32) -> Result<Vec<u8>, Error> {
-    let key = Entry::read(control, u64::from(index))?.key(control)?;
-    Ok(key.unwrap_or_default())
-}
-
 /// An entry, read once and checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {

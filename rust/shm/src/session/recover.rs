@@ -143,7 +143,6 @@ pub(super) fn run_where(
     add(&counters.lost, swept.lost);
     add(&counters.redelivered, swept.redelivered);
     add(&counters.recovered, recovered);
-    add(&counters.sweeps, 1);
     crash_point("swept");
     let used = control.descriptors().len() / CHUNK;
     for chunk in control.chunks().iter().take(used) {

@@ -220,17 +220,6 @@ impl Session {
         self.token.as_str()
     }
 
-    /// Maximum number of bytes of memory for payloads.
-    pub fn max_bytes(&self) -> u64 {
-        let constants = &self.control.superblock().constants.0;
-        constants.max_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Number of bytes reserved for payloads.
-    pub fn reserved(&self) -> u64 {
-        reserved(&self.control)
-    }
-
     /// The process in which this object was made.
     pub fn origin(&self) -> Origin {
         self.origin
@@ -267,15 +256,6 @@ impl Session {
     /// How the memory for payloads is used: for the texts of errors.
     pub fn usage(&self) -> Usage {
         usage(&self.control)
-    }
-
-    /// The key of a queue, by its index in [`Usage`].
-    ///
-    /// # Errors
-    ///
-    /// If there is no such queue, or the session is damaged.
-    pub fn key_of(&self, queue: u32) -> Result<Vec<u8>, Error> {
-        queue_table::key(&self.control, queue)
     }
 
     /// Gives up the memory that this process keeps for later messages.

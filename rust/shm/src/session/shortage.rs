@@ -167,7 +167,7 @@ impl SessionQueue {
     pub fn shortage_of_take(&self, want: Want) -> Shortage {
         match want {
             Want::Count(_) => Shortage::Empty,
-            Want::Weight { target, least, .. } => Shortage::Weight {
+            Want::Weight { target, least } => Shortage::Weight {
                 held: self.len(),
                 bound: least.map_or(target, |least| least.min(target)),
             },

@@ -1,7 +1,7 @@
 //! The bound in bytes.
 
 use shoal_shm::internals::heap::Heap;
-use shoal_shm::{Keep, OverweightPolicy, Want};
+use shoal_shm::{Keep, Want};
 
 use super::support::*;
 
@@ -44,7 +44,6 @@ fn a_wait_for_weight_learns_that_no_more_bytes_fit_in() {
             let other = sleep.clone();
             let want = Want::Weight {
                 target: 9,
-                overweight: OverweightPolicy::Refuse,
                 least: None,
             };
             vec![

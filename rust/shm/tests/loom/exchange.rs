@@ -1,7 +1,7 @@
 //! Puts and takes against each other.
 
 use shoal_shm::internals::heap::Heap;
-use shoal_shm::{OverweightPolicy, Refusal, Want};
+use shoal_shm::{Refusal, Want};
 
 use super::support::*;
 
@@ -51,7 +51,6 @@ fn one_puts_a_batch_and_two_take_batches() {
             });
             let want = Want::Weight {
                 target: 3,
-                overweight: OverweightPolicy::Refuse,
                 least: None,
             };
             vec![put, takes(2, 1, want), takes(3, 1, Want::Count(2))]

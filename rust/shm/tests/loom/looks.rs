@@ -2,7 +2,7 @@
 
 use shoal_shm::internals::PeekOutcome;
 use shoal_shm::internals::heap::{Heap, View};
-use shoal_shm::{Keep, OverweightPolicy, Taken, Want};
+use shoal_shm::{Keep, Taken, Want};
 
 use super::support::*;
 
@@ -59,7 +59,6 @@ fn a_weight_counts_only_for_a_message_that_is_there() {
         let mut process = Process::new(view, 3, Awake);
         let want = Want::Weight {
             target: 5,
-            overweight: OverweightPolicy::Refuse,
             least: None,
         };
         let taken = process

@@ -141,7 +141,6 @@ fn take_by_bell(view: View<'_>, me: u16, bell: &Bell) -> Option<u64> {
             bell.wait_for();
             continue;
         }
-        process.queue.disarm();
         return got;
     }
 }
@@ -220,7 +219,6 @@ fn an_event_loop_that_waits_for_room_is_rung() {
                         bell.wait_for();
                         assert!(process.queue.arm_put());
                     }
-                    process.queue.disarm();
                 }),
                 work(move |view| {
                     let mut process = Process::new(view, 2, other.clone());

@@ -7,17 +7,14 @@ use pyo3::prelude::*;
 use shoal_codec::{decode_block, decode_inline};
 use shoal_lane::client::{Bytes, Cancel, Error, Message};
 use shoal_lane::frame::Item;
-use shoal_shm::{Descriptor, Keep, Want};
+use shoal_shm::{Descriptor, Keep};
 
 use super::super::errors::{not_rebuilt, of_spoilt};
 use super::super::get::Get;
-use super::super::loan::Received;
-use super::super::queue::keep;
+use super::super::loan::Source;
 use super::super::rebuild::{is_ordinary, nothing_taken};
-use super::super::wait::Limit;
 use super::message::PyLaneMessage;
 use super::queue::{PyLaneQueue, raised};
-use crate::convert::Arg;
 
 /// Messages that were taken together, with their objects or the errors of those that cannot be rebuilt.
 type Rebuilt<'py> = Vec<(Item, PyResult<Bound<'py, PyAny>>)>;
@@ -27,18 +24,10 @@ impl PyLaneQueue {
     pub(super) fn get_one<'py>(
         &self,
         py: Python<'py>,
-        operation: &'static str,
-        limit: Limit<'_, 'py>,
-        lease: &Arg<'py>,
+        get: &mut Get<'_, '_>,
         cancel: &Cancel,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mut get = Get {
-            operation,
-            want: Want::Count(1),
-            keep: keep(lease)?,
-            limit,
-        };
-        let mut objects = self.get_objects(py, &mut get, cancel)?;
+        let mut objects = self.get_objects(py, get, cancel)?;
         objects.pop().ok_or_else(nothing_taken)
     }
 
@@ -120,8 +109,8 @@ impl PyLaneQueue {
                 Bytes::Short(bytes) if bytes.len() <= Descriptor::INLINE => {
                     decode_inline(py, kind, &bytes)
                 }
-                Bytes::Short(bytes) => decode_block(py, kind, &Received::Short(bytes)),
-                Bytes::Long(bytes) => decode_block(py, kind, &Received::Long(Arc::new(bytes))),
+                Bytes::Short(bytes) => decode_block(py, kind, &Source::Short(bytes)),
+                Bytes::Long(bytes) => decode_block(py, kind, &Source::Long(Arc::new(bytes))),
             };
             all.push(match object {
                 Err(error) if is_ordinary(py, &error) => {

@@ -7,7 +7,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use shoal_lane::client::Error;
 use shoal_shm::session::Origin;
 
-use super::super::errors::bad_value;
+use super::super::errors::{bad_value, leased_elsewhere};
 use super::super::wait::Limit;
 use super::queue::{PyLaneClient, raised};
 
@@ -68,11 +68,7 @@ impl PyLaneMessage {
             return Ok(());
         }
         if !self.origin.is_here() {
-            let message = format!(
-                "{operation}: the message was leased by process {}, not by this one",
-                self.pid
-            );
-            return Err(bad_value(py, message));
+            return Err(leased_elsewhere(py, operation, self.pid));
         }
         let client = &self.client.get().client;
         let goes_back = how == End::GivenBack;

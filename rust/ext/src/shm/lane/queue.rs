@@ -9,10 +9,11 @@ use pyo3::types::PyList;
 use shoal_codec::{Encoded, encode_into};
 use shoal_lane::client::{Cancel, Client, Error, Failed, Limits, Parcel, Target};
 use shoal_lane::frame::Policy;
+use shoal_shm::Want;
 use shoal_shm::session::Shortage;
 
 use super::super::arguments::{LARGEST, weight, whole, whole_or_none, wrong_value};
-use super::super::errors::{closed, no_memory, refused};
+use super::super::errors::{closed, refused};
 use super::super::get::Get;
 use super::super::parcel::message_of;
 use super::super::put_many::weights_of;
@@ -196,13 +197,11 @@ impl PyLaneQueue {
             end
         });
         match end {
-            Ok(Ok(())) => {
-                put.done += messages.len();
-                Ok(())
-            }
-            Ok(Err(failed)) => {
-                put.done += failed.done;
-                Err(self.put_failed(py, put, failed))
+            Ok(end) => {
+                put.done += end
+                    .as_ref()
+                    .map_or_else(|failed| failed.done, |()| messages.len());
+                end.map_err(|failed| self.put_failed(py, put, failed))
             }
             Err(error) => {
                 match interrupted.flatten() {
@@ -293,7 +292,8 @@ impl PyLaneQueue {
 pub(super) fn raised(py: Python<'_>, operation: &str, subject: &str, error: Error) -> PyErr {
     match error {
         Error::Memory(text) | Error::TooLarge(text) => {
-            no_memory(py, format!("{operation}: {text}"))
+            let message = format!("{operation}: {text}");
+            shoal_error(py, "ChannelMemoryError", message, None)
         }
         Error::Invalid(text) => {
             shoal_error(py, "ChannelExistsError", format!("{subject}: {text}"), None)
@@ -375,14 +375,10 @@ impl PyLaneQueue {
     }
 
     /// Append an object if there is room now.
-    #[pyo3(
-        signature = (obj, weight = Arg::Default),
-        text_signature = "($self, obj, weight=0)"
-    )]
+    #[pyo3(signature = (obj, weight = Arg::Default), text_signature = "($self, obj, weight=0)")]
     fn put_nowait(&self, obj: &Bound<'_, PyAny>, weight: Arg<'_>) -> PyResult<()> {
-        with_cancel(None, |cancel| {
-            self.put_one(obj, &weight, Put::new("put_nowait", Limit::now(), cancel))
-        })
+        let cancel = Cancel::default();
+        self.put_one(obj, &weight, Put::new("put_nowait", Limit::now(), &cancel))
     }
 
     /// Append objects in their order, waiting for room.
@@ -394,12 +390,10 @@ impl PyLaneQueue {
         timeout: Option<&Bound<'py, PyAny>>,
         waiting: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
-        let limit = Limit::new(timeout, waiting)?;
-        with_cancel(None, |cancel| {
-            let mut put = Put::new("put_many", limit, cancel);
-            let end = self.put_all(&mut put, objs, weights);
-            put.noted(objs.py(), end)
-        })
+        let cancel = Cancel::default();
+        let mut put = Put::new("put_many", Limit::new(timeout, waiting)?, &cancel);
+        let end = self.put_all(&mut put, objs, weights);
+        put.noted(objs.py(), end)
     }
 
     /// Take the first object, waiting for one.
@@ -415,18 +409,15 @@ impl PyLaneQueue {
         waiting: Option<&Bound<'py, PyAny>>,
         cancel: Option<&Bound<'py, PyLaneCancel>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let limit = Limit::new(timeout, waiting)?;
-        with_cancel(cancel, |cancel| {
-            self.get_one(py, "get", limit, &lease, cancel)
-        })
+        let mut get = Get::read("get", Want::Count(1), timeout, waiting, &lease)?;
+        with_cancel(cancel, |cancel| self.get_one(py, &mut get, cancel))
     }
 
     /// Take the first object if there is one now.
     #[pyo3(signature = (lease = Arg::Default), text_signature = "($self, lease=False)")]
     fn get_nowait<'py>(&self, py: Python<'py>, lease: Arg<'py>) -> PyResult<Bound<'py, PyAny>> {
-        with_cancel(None, |cancel| {
-            self.get_one(py, "get_nowait", Limit::now(), &lease, cancel)
-        })
+        let mut get = Get::one("get_nowait", Limit::now(), keep(&lease)?);
+        self.get_one(py, &mut get, &Cancel::default())
     }
 
     /// Take up to `n` objects, at least one, waiting for the first only.
@@ -442,12 +433,7 @@ impl PyLaneQueue {
         waiting: Option<&Bound<'py, PyAny>>,
         cancel: Option<&Bound<'py, PyLaneCancel>>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let mut get = Get {
-            operation: "get_many",
-            want: count(n)?,
-            limit: Limit::new(timeout, waiting)?,
-            keep: keep(&lease)?,
-        };
+        let mut get = Get::read("get_many", count(n)?, timeout, waiting, &lease)?;
         with_cancel(cancel, |cancel| self.get_objects(n.py(), &mut get, cancel))
     }
 
@@ -467,12 +453,8 @@ impl PyLaneQueue {
         waiting: Option<&Bound<'py, PyAny>>,
         cancel: Option<&Bound<'py, PyLaneCancel>>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let mut get = Get {
-            operation: "get_batch",
-            want: batch(weight, least)?,
-            limit: Limit::new(timeout, waiting)?,
-            keep: keep(&lease)?,
-        };
+        let want = batch(weight, least)?;
+        let mut get = Get::read("get_batch", want, timeout, waiting, &lease)?;
         with_cancel(cancel, |cancel| {
             self.get_objects(weight.py(), &mut get, cancel)
         })

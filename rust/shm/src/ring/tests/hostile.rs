@@ -42,7 +42,7 @@ proptest! {
             let want = if round % 2 == 0 {
                 Want::Count(2)
             } else {
-                Want::Weight { target: 3, overweight: OverweightPolicy::Take, least: None }
+                Want::Weight { target: 3, least: None }
             };
             let _ = process.queue.take(&mut process.record, want, Keep::Copy, &mut |_| ());
             let _ = rings[0].len();

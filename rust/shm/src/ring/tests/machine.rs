@@ -16,19 +16,11 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let overweight = prop_oneof![Just(OverweightPolicy::Take), Just(OverweightPolicy::Refuse)];
     let keep = prop_oneof![Just(Keep::Copy), Just(Keep::Loan), Just(Keep::Lease)];
     let want = prop_oneof![
         (1..5_u32).prop_map(Want::Count),
-        (0..8_u64, overweight, prop::option::of(0..8_u64)).prop_map(
-            |(target, overweight, least)| {
-                Want::Weight {
-                    target,
-                    overweight,
-                    least,
-                }
-            }
-        ),
+        (0..8_u64, prop::option::of(0..8_u64))
+            .prop_map(|(target, least)| Want::Weight { target, least }),
     ];
     prop_oneof![
         8 => prop::collection::vec(0..5_u64, 1..4).prop_map(Step::Put),
@@ -72,13 +64,8 @@ fn expected(queue: &VecDeque<(u64, u64)>, want: Want, full: bool) -> Taken {
     };
     match want {
         Want::Count(count) => messages(queue.len().min(count as usize)),
-        Want::Weight {
-            target, overweight, ..
-        } if first > target => match overweight {
-            OverweightPolicy::Take => messages(1),
-            OverweightPolicy::Refuse => Taken::TooHeavy { weight: first },
-        },
-        Want::Weight { target, least, .. } => {
+        Want::Weight { target, .. } if first > target => messages(1),
+        Want::Weight { target, least } => {
             let mut sum = 0;
             for (before, (_, weight)) in queue.iter().enumerate() {
                 sum += weight;

@@ -86,7 +86,6 @@ fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
         scope.spawn(|| {
             let want = Want::Weight {
                 target: 5,
-                overweight: OverweightPolicy::Refuse,
                 least: None,
             };
             let taken = take_within(&mut Process::new(view, 1), want, LONG);
@@ -136,7 +135,6 @@ fn a_producer_without_memory_lets_those_that_wait_for_weight_take_what_there_is(
     assert_eq!(process.put(1), Ok(()));
     let want = Want::Weight {
         target: 9,
-        overweight: OverweightPolicy::Refuse,
         least: None,
     };
     let taken = process.take(want, Keep::Copy, &mut Vec::new()).0;
@@ -181,7 +179,6 @@ fn closing_wakes_all_consumers() {
     std::thread::scope(|scope| {
         let want = Want::Weight {
             target: 9,
-            overweight: OverweightPolicy::Refuse,
             least: None,
         };
         let getters = [(1, Want::Count(1)), (2, Want::Count(2)), (3, want)].map(|(me, want)| {

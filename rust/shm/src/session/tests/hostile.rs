@@ -12,7 +12,7 @@ use super::victim::{BOUNDS, MEMORY};
 use crate::ring::descriptor::{Descriptor, INTENT_RECORDS, Participant};
 use crate::ring::header::Header;
 use crate::ring::put::Refusal;
-use crate::ring::take::{Keep, OverweightPolicy, Want};
+use crate::ring::take::{Keep, Want};
 use crate::ring::wait::WaitState;
 use crate::segment::layout as at;
 use crate::session::directory::Directory;
@@ -29,7 +29,7 @@ const SLOTS: u64 = size_of::<Header>() as u64 + 32 + 128;
 const PARTS: [(u64, u64, usize, u64); 18] = [
     (at::SUPERBLOCK, 1, 0, size_of::<at::Constants>() as u64 / 8),
     (offset_of!(at::Superblock, state) as u64, 1, 0, 1),
-    (offset_of!(at::Superblock, counters) as u64, 1, 0, 9),
+    (offset_of!(at::Superblock, counters) as u64, 1, 0, 8),
     (offset_of!(at::Superblock, used) as u64, 1, 0, 6),
     (offset_of!(at::Superblock, memory) as u64, 1, 0, 1),
     (offset_of!(at::Superblock, changed) as u64, 1, 0, 2),
@@ -118,9 +118,7 @@ fn everything(session: &Arc<Session>, queue: &SessionQueue) -> Result<(), Error>
     let path = token.folder().join(folders::CONTROL);
     anything(fresh(&path, token.session()));
     anything(session.stats().map(drop));
-    for (queue, _) in session.usage().queues {
-        anything(session.key_of(queue).map(drop));
-    }
+    let _ = session.usage();
     for key in [b"a", b"b", b"c"] {
         anything(session.queue(key, BOUNDS).map(drop));
     }
@@ -134,7 +132,6 @@ fn everything(session: &Arc<Session>, queue: &SessionQueue) -> Result<(), Error>
         } else {
             Want::Weight {
                 target: 3,
-                overweight: OverweightPolicy::Take,
                 least: None,
             }
         };
