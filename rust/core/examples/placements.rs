@@ -8,7 +8,6 @@ use std::sync::Arc;
 use shoal_core::placement::{
     ACCELERATOR, NodeGroup, NodeResources, parse_placement, place_flexible,
 };
-use shoal_core::text::compress;
 
 fn main() {
     let text = std::env::args().nth(1);
@@ -24,12 +23,12 @@ fn main() {
     match solved {
         Err(error) => println!("{error}"),
         Ok(placements) => {
-            for rank in 0..placements.len() {
-                let row = placements.row(rank);
+            for one in placements.iter() {
                 println!(
-                    "process {rank}: node {}, accelerators {}",
-                    placements.places()[row.place].node().node_rank,
-                    compress(row.hardware)
+                    "process {}: node {}, accelerators {}",
+                    one.rank,
+                    one.cluster_node_rank,
+                    one.visible_accelerators.join(" ")
                 );
             }
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use shoal_core::WorkerAddress;
 use shoal_core::placement::{
-    NodeGroup, NodeResources, Place, Placements, Row, parse_placement, place_flexible, place_nodes,
+    NodeGroup, NodeResources, Placement, Placements, parse_placement, place_flexible, place_nodes,
     place_packed,
 };
 
@@ -27,31 +27,36 @@ fn sizes() -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(0_u32..9, 1..6)
 }
 
-/// The place of each process, and its row.
-fn rows(placements: &Placements) -> impl Iterator<Item = (&Place, Row<'_>)> {
-    (0..placements.len()).map(move |rank| {
-        let row = placements.row(rank);
-        (&placements.places()[row.place], row)
-    })
-}
-
 /// Checks the properties of every answer of the solver.
 fn check(placements: &Placements) -> Result<(), TestCaseError> {
-    let mut nodes: BTreeMap<u32, Vec<Row<'_>>> = BTreeMap::new();
+    let placements: Vec<Placement> = placements.iter().collect();
+    let mut nodes: BTreeMap<u32, Vec<&Placement>> = BTreeMap::new();
+    for (rank, placement) in placements.iter().enumerate() {
+        prop_assert_eq!(placement.rank as usize, rank);
+        nodes
+            .entry(placement.cluster_node_rank)
+            .or_default()
+            .push(placement);
+    }
     let mut used: Vec<u32> = Vec::new();
-    for (place, row) in rows(placements) {
-        let node = place.node().node_rank;
-        nodes.entry(node).or_default().push(row);
-        if !used.contains(&node) {
-            used.push(node);
+    for placement in &placements {
+        if !used.contains(&placement.cluster_node_rank) {
+            used.push(placement.cluster_node_rank);
         }
-        let index = used.iter().position(|&one| one == node);
-        prop_assert_eq!(Some(place.order() as usize), index);
+        let index = used
+            .iter()
+            .position(|&node| node == placement.cluster_node_rank);
+        prop_assert_eq!(Some(placement.placement_node_rank as usize), index);
+        let first = placement
+            .visible_accelerators
+            .first()
+            .map_or("-1", String::as_str);
+        prop_assert_eq!(placement.local_accelerator_rank.to_string(), first);
     }
     for mates in nodes.values() {
-        for (local, row) in mates.iter().enumerate() {
-            prop_assert_eq!(row.local_rank as usize, local);
-            prop_assert_eq!(row.local_world_size as usize, mates.len());
+        for (local, placement) in mates.iter().enumerate() {
+            prop_assert_eq!(placement.local_rank as usize, local);
+            prop_assert_eq!(placement.local_world_size as usize, mates.len());
         }
     }
     Ok(())
@@ -123,10 +128,9 @@ proptest! {
         if let Ok(placed) = place_packed(&groups, start, end, size, stride, true) {
             check(&placed)?;
             prop_assert!(end < total);
-            let mut owned: Vec<(u32, u32)> = rows(&placed)
-                .flat_map(|(place, row)| {
-                    row.hardware.iter().map(move |&rank| (place.node().node_rank, rank))
-                })
+            let mut owned: Vec<(u32, u32)> = placed
+                .iter()
+                .flat_map(|p| p.local_hardware_ranks.into_iter().map(move |r| (p.cluster_node_rank, r)))
                 .collect();
             for &(node, rank) in &owned {
                 prop_assert!(rank < sizes[node as usize]);
@@ -146,8 +150,7 @@ proptest! {
         match place_nodes(&cluster(&sizes), &ranks, true) {
             Ok(placed) => {
                 check(&placed)?;
-                let nodes: Vec<u32> =
-                    rows(&placed).map(|(place, _)| place.node().node_rank).collect();
+                let nodes: Vec<u32> = placed.iter().map(|p| p.cluster_node_rank).collect();
                 prop_assert_eq!(nodes, ranks);
             }
             Err(_) => prop_assert!(ranks.iter().any(|&rank| rank as usize >= sizes.len())),

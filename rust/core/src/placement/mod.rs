@@ -70,3 +70,30 @@ impl NodeGroup {
         }
     }
 }
+
+/// The node of one process, and the accelerators and hardware that it may use there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Placement {
+    /// The rank of the process in its group.
+    pub rank: u32,
+    /// The rank of its node in the cluster.
+    pub cluster_node_rank: u32,
+    /// The rank of its node among those that the placement uses, by first use.
+    pub placement_node_rank: u32,
+    /// The first accelerator that it sees, -1 if it sees none.
+    pub local_accelerator_rank: i32,
+    /// The type of the node's accelerators.
+    pub accelerator_type: String,
+    /// Its rank among the processes of the placement on its node.
+    pub local_rank: u32,
+    /// How many processes of the placement are on its node.
+    pub local_world_size: u32,
+    /// The accelerators that it may see, as indices of its node.
+    pub visible_accelerators: Vec<String>,
+    /// Whether the other accelerators of the node are hidden from it.
+    pub isolate_accelerator: bool,
+    /// The hardware that it owns, as indices of its node.
+    pub local_hardware_ranks: Vec<u32>,
+    /// The label of the node group that the resources belong to.
+    pub node_group_label: String,
+}

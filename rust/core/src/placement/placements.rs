@@ -1,10 +1,10 @@
-//! `Placements`: compact storage of the placements of all processes.
+//! `Placements`: compact storage of the placements of all processes; each is built on request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::resources::Resources;
-use super::{ACCELERATOR, NodeGroup, NodeResources};
+use super::{ACCELERATOR, NodeGroup, NodeResources, Placement};
 
 /// The resources that one node adds to a group, shared by the processes placed there.
 #[derive(Clone, Debug)]
@@ -104,6 +104,39 @@ impl Placements {
                 && start < process.end
                 && place.group.hardware_type.as_deref() == Some(ACCELERATOR),
         }
+    }
+
+    /// The placement of a process, which must exist.
+    pub fn get(&self, rank: usize) -> Placement {
+        let row = self.row(rank);
+        let place = &self.places[row.place];
+        let node = place.node();
+        let visible: Vec<u32> = if row.sees_own {
+            row.hardware.to_vec()
+        } else {
+            (0..node.num_accelerators).collect()
+        };
+        let first = visible
+            .first()
+            .map(|&first| i32::try_from(first).unwrap_or(i32::MAX));
+        Placement {
+            rank: u32::try_from(rank).unwrap_or(u32::MAX),
+            cluster_node_rank: node.node_rank,
+            placement_node_rank: place.order,
+            local_accelerator_rank: first.unwrap_or(-1),
+            accelerator_type: node.accelerator_type.clone(),
+            local_rank: row.local_rank,
+            local_world_size: row.local_world_size,
+            visible_accelerators: visible.iter().map(u32::to_string).collect(),
+            isolate_accelerator: self.isolate,
+            local_hardware_ranks: row.hardware.to_vec(),
+            node_group_label: place.group.label.clone(),
+        }
+    }
+
+    /// The placement of each process.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Placement> {
+        (0..self.len()).map(|rank| self.get(rank))
     }
 }
 
