@@ -267,9 +267,6 @@ def test_a_child_uses_the_keys_of_a_distributed_channel_that_were_used_before(ac
         channel.put("a", key="new")
 
 
-# Statistics.
-
-
 # Memory that is used up.
 
 

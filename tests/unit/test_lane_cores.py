@@ -166,6 +166,20 @@ def test_encrypted_connections_pass_between_the_cores(there, here, session, tmp_
 
 
 @between_cores
+def test_one_side_without_encryption_is_named(there, here, session, server, tmp_path):
+    tls = Authority(tmp_path).files("127.0.0.1")
+    plain = here.LaneQueue(here.LaneClient(*server.address, KEY, tls), Q)
+    with pytest.raises(ConnectionRefusedError, match="does not encrypt, and this side does"):
+        plain.put(1)
+    encrypted = there.LaneServer(session, "127.0.0.1", KEY, tls)
+    queue = here.LaneQueue(here.LaneClient(*encrypted.address, KEY), Q)
+    with pytest.raises(ConnectionRefusedError, match="the peer encrypts, and this side does not"):
+        queue.put(1)
+    encrypted.stop()
+    assert there.ShmQueue(session, Q).empty()
+
+
+@between_cores
 def test_a_certificate_of_another_ca_is_refused(there, here, session, tmp_path):
     own = Authority(tmp_path).files("127.0.0.1")
     others = Authority(tmp_path, "others").files("127.0.0.1")

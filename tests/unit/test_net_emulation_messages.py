@@ -260,14 +260,16 @@ def test_links_between_nodes(start):
 
 
 def test_a_job_after_one_with_links_has_none(start):
-    with local_cluster(cluster_cfg=section(LINK)):
-        pass
-    with local_cluster() as cluster:
-        a = Peer.create_group().launch(cluster, name="a")
-        b = Peer.create_group().launch(cluster, name="b")
-        receives = b.recv_late("a")
-        a.send_now("b").wait()
-        assert receives.wait()[0][0][1] == 0
+    class Looks(Worker):
+        def outbox(self):
+            self.send(1, "Looks", 0, async_op=True)
+            (found,) = self._collective._outboxes.values()
+            return found._over_links, self._collective._routes.network is None
+
+    for cfg, expected in ((section(LINK), (False, False)), (None, (False, True))):
+        with local_cluster(cluster_cfg=cfg) as cluster:
+            group = Looks.create_group().launch(cluster, name="Looks")
+            assert group.outbox().wait() == [expected]
 
 
 def test_unknown_endpoints_are_reported_at_the_end(caplog):

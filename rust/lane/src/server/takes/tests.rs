@@ -257,6 +257,19 @@ fn leases_go_back_when_the_server_stops() {
 }
 
 #[test]
+fn a_client_that_leaves_in_a_wait_takes_nothing() {
+    let node = Node::patient();
+    let queue = node.queue(0);
+    let (raw, _) = node.connect(false);
+    raw.send(&take(1, 1));
+    std::thread::sleep(crate::socket::SLICE / 3);
+    raw.0.abort();
+    put(&queue, 1);
+    eventually("it ends", || node.server.usage().connections == 0);
+    assert_eq!(take_all(&queue), [1]);
+}
+
+#[test]
 fn messages_that_are_not_lent_cannot_become_leases() {
     let node = Node::patient();
     let queue = node.queue(0);

@@ -1,5 +1,4 @@
-//! A caller that waits is not held up by others: by a holder of the structural lock that is
-//! stopped, for example, or by another process's clock.
+//! A caller that waits is not held up by others, such as a stopped holder of the structural lock.
 
 use std::path::Path;
 
