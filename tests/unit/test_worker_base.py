@@ -194,12 +194,15 @@ def test_the_exception_of_a_signal_ends_a_call_that_waits_in_the_core(worker, qu
     def stop(*_):
         raise LookupError("a signal")
 
+    def wait_for_the_alarm():
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        worker.send(3, "a", 0) if call == "send" else worker.recv("a", 0)
+
     queue.put_many([1, 2] if call == "send" else [])
     before = signal.signal(signal.SIGALRM, stop)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
         with pytest.raises(LookupError, match="a signal"):
-            worker.send(3, "a", 0) if call == "send" else worker.recv("a", 0)
+            wait_for_the_alarm()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -107,8 +107,6 @@ class Inbox:
         self._order = Order({})
         self._taking: Future | None = None
         """The get of the queue that is under way, or `_in_thread`; set and ended under `_starts`."""
-        self._unkept: set[Future] = set()
-        """The get that is under way, until what it took is kept by one of its callbacks."""
         self._in_thread = Future()  # stands for the wait of a thread, which no call can cancel
         self._starts = threading.RLock()
         self._alone = threading.Lock()  # held by the thread that takes in a blocking receive
@@ -474,8 +472,8 @@ class Inbox:
         if taking is not None and not taking.done():
             with suppress(Exception):  # it is kept
                 await asyncio.wrap_future(taking)
-        elif taking is self._taking:
-            await asyncio.sleep(0)  # another thread is about to keep its message
+        if taking is not None:
+            self._arrived(taking)
 
     def _start_taking(self, instead: Future | None = None) -> Future | None:
         """Start a get of the queue, unless one is under way.
@@ -487,43 +485,39 @@ class Inbox:
         Returns:
             What is under way.
         """
-        taking = None
-        try:
-            with self._starts:
-                route = self._route
-                if self._taking is not None:
-                    return self._taking
-                if route is None or self._early or self._parts.by_frames:
-                    self._taking = instead
-                    return instead
-                self._taking = taking = route.queues.start_take(route.key, ONE, _NO_LIMIT)
-                self._unkept.add(taking)
-                self._stop_direct()
-            taking.add_done_callback(self._arrived)  # without the lock: it may end receives
-        except BaseException:
-            if taking is not None:  # a signal came, perhaps before it was added
-                taking.add_done_callback(self._arrived)
-            raise
+        with self._starts:
+            route = self._route
+            if self._taking is not None:
+                return self._taking
+            if route is None or self._early or self._parts.by_frames:
+                self._taking = instead
+                return instead
+            self._taking = taking = route.queues.start_take(route.key, ONE, _NO_LIMIT)
+            self._stop_direct()
+        taking.add_done_callback(self._arrived)  # without the lock: it may end receives
         return taking
 
     def _arrived(self, ended: Future) -> None:
-        """Keep what a get of the queue took, and give it to the first receive."""
-        try:
-            self._unkept.remove(ended)
-        except KeyError:
-            return  # the callback was added twice
-        try:
-            error = None if ended.cancelled() else ended.exception()
-            if error is not None:
-                self.put_aside(error)
-            elif not ended.cancelled():
-                found = ended.result()
-                found.deliver()
-                self.keep(found.value)
-        finally:
-            # Only here, and only its own: the next get begins once this one's message is kept.
-            with self._starts:
+        """Keep what a get of the queue took, and give it to the first receive.
+
+        A signal may end this method, or come before the get has it as its callback. Then
+        `_take_next` calls it.
+        """
+        with self._lock:
+            if self._taking is not ended:
+                return
+            try:
+                error = None if ended.cancelled() else ended.exception()
+                if error is not None:
+                    self.put_aside(error)
+                elif not ended.cancelled():
+                    found = ended.result()
+                    found.deliver()
+                    self.keep(found.value)
+            except Exception:
                 self._taking = None
+                raise
+            self._taking = None  # only now: the next get begins once this one's message is kept
         self._hand_out()
 
     def _take_in_thread(self, receive: PendingReceive) -> None:

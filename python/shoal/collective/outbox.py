@@ -174,6 +174,8 @@ class Outbox:
         if self._has_carriers and has_tensors(message):
             return False
         self._allow_direct(queue)
+        if self._queue is not queue:  # another thread has found a successor meanwhile
+            return False
         try:
             queue.put(message, 0, seconds)
         except _NOT_NOW:
@@ -425,6 +427,8 @@ class Outbox:
             raise self._translated(error, deadline) from None
         if not self._delays:
             self._queue = route.direct.get(route.key)
+            if self._route is not route:  # another thread has found a successor meanwhile
+                self._queue = None
         return True
 
     def _watch(self, info: WorkerInfo, deadline: Deadline) -> Watch:
