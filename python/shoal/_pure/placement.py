@@ -2,7 +2,7 @@
 
 import importlib
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Self, final
 
 from shoal._pure.text import encodable, type_name
@@ -58,11 +58,6 @@ class _Value:
         return f"{type(self).__name__}({fields})"
 
 
-def _field(number: int, kind: Callable[[Any], Any] = lambda value: value) -> Any:
-    """Return the property for a field, of a plain type: users may pass enums."""
-    return property(lambda self: kind(self._fields[number]))
-
-
 @final
 class NodeResources(_Value):
     """One node as the solver sees it; see `_rust.pyi`."""
@@ -70,11 +65,6 @@ class NodeResources(_Value):
     __slots__ = ()
     __module__ = "shoal.placement"
     _names = ("node_rank", "num_hardware", "num_accelerators", "accelerator_type")
-
-    node_rank: int = _field(0, int)
-    num_hardware: int = _field(1, int)
-    num_accelerators: int = _field(2, int)
-    accelerator_type: str = _field(3, str)
 
     def __new__(
         cls,
@@ -91,6 +81,22 @@ class NodeResources(_Value):
         )
         return cls._make(fields)
 
+    @property
+    def node_rank(self) -> int:
+        return int(self._fields[0])
+
+    @property
+    def num_hardware(self) -> int:
+        return int(self._fields[1])
+
+    @property
+    def num_accelerators(self) -> int:
+        return int(self._fields[2])
+
+    @property
+    def accelerator_type(self) -> str:
+        return str(self._fields[3])
+
 
 @final
 class NodeGroup(_Value):
@@ -100,10 +106,6 @@ class NodeGroup(_Value):
     __module__ = "shoal.placement"
     _names = ("label", "hardware_type", "nodes")
 
-    label: str = _field(0, str)
-    hardware_type: str | None = _field(1)
-    nodes: list[NodeResources] = _field(2, list)
-
     def __new__(cls, label: str, hardware_type: str | None, nodes: Sequence[NodeResources]) -> Self:
         name = encodable(label, "label")
         kind = None if hardware_type is None else encodable(hardware_type, "hardware_type")
@@ -112,6 +114,19 @@ class NodeGroup(_Value):
             if not isinstance(node, NodeResources):
                 raise TypeError(f"a node must be a NodeResources, not {type_name(node)}")
         return cls._make((name, kind, members))
+
+    @property
+    def label(self) -> str:
+        return str(self._fields[0])
+
+    @property
+    def hardware_type(self) -> str | None:
+        kind: str | None = self._fields[1]
+        return kind
+
+    @property
+    def nodes(self) -> list[NodeResources]:
+        return list(self._fields[2])
 
 
 @final
@@ -133,26 +148,6 @@ class Placement(_Value):
         "local_hardware_ranks",
         "node_group_label",
     )
-
-    rank: int = _field(0, int)
-    cluster_node_rank: int = _field(1, int)
-    placement_node_rank: int = _field(2, int)
-    local_accelerator_rank: int = _field(3, int)
-    accelerator_type: str = _field(4, str)
-    local_rank: int = _field(5, int)
-    local_world_size: int = _field(6, int)
-    visible_accelerators: list[str] = _field(7, list)
-    isolate_accelerator: bool = _field(8, bool)
-    local_hardware_ranks: list[int] = _field(9, list)
-    node_group_label: str = _field(10, str)
-
-    # The older names of the fields.
-    node_id = cluster_node_rank
-    node_rank = placement_node_rank
-    local_gpu_id = local_accelerator_rank
-    local_accelerator_id = local_accelerator_rank
-    cuda_visible_devices = visible_accelerators
-    isolate_gpu = isolate_accelerator
 
     def __new__(
         cls,
@@ -182,6 +177,76 @@ class Placement(_Value):
             encodable(node_group_label, "node_group_label"),
         )
         return cls._make(fields)
+
+    @property
+    def rank(self) -> int:
+        return int(self._fields[0])
+
+    @property
+    def cluster_node_rank(self) -> int:
+        return int(self._fields[1])
+
+    @property
+    def placement_node_rank(self) -> int:
+        return int(self._fields[2])
+
+    @property
+    def local_accelerator_rank(self) -> int:
+        return int(self._fields[3])
+
+    @property
+    def accelerator_type(self) -> str:
+        return str(self._fields[4])
+
+    @property
+    def local_rank(self) -> int:
+        return int(self._fields[5])
+
+    @property
+    def local_world_size(self) -> int:
+        return int(self._fields[6])
+
+    @property
+    def visible_accelerators(self) -> list[str]:
+        return list(self._fields[7])
+
+    @property
+    def isolate_accelerator(self) -> bool:
+        return bool(self._fields[8])
+
+    @property
+    def local_hardware_ranks(self) -> list[int]:
+        return list(self._fields[9])
+
+    @property
+    def node_group_label(self) -> str:
+        return str(self._fields[10])
+
+    # The older names of the fields.
+
+    @property
+    def node_id(self) -> int:
+        return self.cluster_node_rank
+
+    @property
+    def node_rank(self) -> int:
+        return self.placement_node_rank
+
+    @property
+    def local_gpu_id(self) -> int:
+        return self.local_accelerator_rank
+
+    @property
+    def local_accelerator_id(self) -> int:
+        return self.local_accelerator_rank
+
+    @property
+    def cuda_visible_devices(self) -> list[str]:
+        return self.visible_accelerators
+
+    @property
+    def isolate_gpu(self) -> bool:
+        return self.isolate_accelerator
 
 
 def to_bool(value: object, what: str) -> bool:
