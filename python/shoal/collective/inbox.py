@@ -93,7 +93,8 @@ class Inbox:
         self._operation = operation
         self._where = f"{routes.name}: message from {peer.get_name()}"
         self._lock = threading.RLock()
-        self._direct, self._direct_key = direct or ({}, None)
+        own: tuple[dict[Any, Any], Any] = ({}, None)
+        self._direct, self._direct_key = direct or own
         self._route: Route | None = None
         self._queue: ShmQueue | None = None
         self._sender: WorkerInfo | None = None

@@ -139,7 +139,8 @@ class Outbox:
         self._what = f"{what} {peer.get_name()}"
         self._operation = operation
         self._over_links = over_links
-        self._direct, self._direct_key = direct or ({}, None)
+        own: tuple[dict[Any, Any], Any] = ({}, None)
+        self._direct, self._direct_key = direct or own
         self._delays = over_links  # until it is known whether a link leads to the receiver
         self._one_at_a_time = threading.Lock()  # for sends of more than one step
         self._info: WorkerInfo | None = None
