@@ -160,7 +160,7 @@ def test_a_refusal_is_pickled_with_its_error(full):
     for loaded in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert loaded.refusal == ("messages", 1, 1, 0)
     full.close()
-    assert not hasattr(refusal_of(ChannelClosed, full.put, 1), "refusal")
+    assert refusal_of(ChannelClosed, full.put, 1).refusal is None
     assert Refusal.of(ValueError()) is None
     assert timeout_text("put", "q", 2.0, None) == "put: no room in q within 2 s"
 
