@@ -8,6 +8,7 @@ __all__ = ["WorkerBase"]
 class WorkerBase:
     """Sends and receives of a `Worker`; see `_rust.pyi`."""
 
+    __slots__ = ("_direct_receives", "_direct_sends")
     __module__ = "shoal._backend"
     _direct_sends: dict[str, dict[Any, tuple[Any, float, bool]]]
     _direct_receives: dict[str, dict[Any, Any]]
