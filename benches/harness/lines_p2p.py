@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -45,7 +46,7 @@ class BySend(Line):
     def getter(self):
         worker, other = _worker()
         recv = worker.recv
-        return lambda: recv(GROUP, other)
+        return partial(recv, GROUP, other)
 
 
 class _IntoBuffer(Line):
