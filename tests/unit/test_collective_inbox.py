@@ -1,6 +1,8 @@
 """Receives from one worker: of a sender that has died, and those that are cancelled or fail."""
 
 import asyncio
+import contextlib
+import itertools
 import math
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -203,3 +205,22 @@ def test_a_signal_that_comes_while_a_get_starts_loses_no_message(live_inbox, que
         queues.start_put("k", message, 0, Deadline(30))
     assert start(live_inbox).result(timeout=30) == "first"
     assert start(live_inbox).result(timeout=30) == "second"
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_a_signal_during_a_receive_neither_loses_nor_repeats_its_message(live_inbox, queues, at):
+    def interrupt():
+        if next(calls) == at:
+            raise KeyboardInterrupt
+        stop_direct()
+
+    calls, stop_direct = itertools.count(1), live_inbox._stop_direct
+    live_inbox._stop_direct = interrupt
+    for message in ("first", "second", "third"):
+        queues.start_put("k", message, 0, Deadline(30))
+    receives = []
+    while len(receives) < 3:
+        with contextlib.suppress(KeyboardInterrupt):
+            receives.append(start(live_inbox))
+    assert [receive.result(timeout=30) for receive in receives] == ["first", "second", "third"]
+    assert queues.qsize("k") == 0

@@ -107,7 +107,7 @@ class Inbox:
         self._lives_until = 0.0
         self._order = Order({})
         self._taking: Future | None = None
-        """The get of the queue that is under way, or `_in_thread`; set and ended under `_starts`."""
+        """The get of the queue that is under way, or `_in_thread`; set under `_starts`."""
         self._in_thread = Future()  # stands for the wait of a thread, which no call can cancel
         self._starts = threading.RLock()
         self._alone = threading.Lock()  # held by the thread that takes in a blocking receive
@@ -161,15 +161,24 @@ class Inbox:
         if special_of(message) is None:
             self.put_aside(open_message(message))
         else:
-            self._stop_direct()
-            self._early.append(message)
-            self._stop_direct()
+            self._add([], [message])
 
     def put_aside(self, received: Received | BaseException) -> None:
         """Keep a message, or the error of one that is lost, for the next receive."""
+        self._add([received], [])
+
+    def _add(
+        self, aside: list[Received | BaseException], early: list[Any], ends: bool = False
+    ) -> None:
+        """Add what was taken from the queue, by the get that is under way if it `ends` with that."""
         self._stop_direct()
         with self._lock:
-            self._aside.append((next(self._numbers), received))
+            entries = [(next(self._numbers), one) for one in aside]
+            # Python handles signals at calls, of which there is none here: it is added once.
+            self._aside += entries
+            self._early += early
+            if ends:
+                self._taking = None
         self._stop_direct()
 
     def recv(self, accept: Accept, deadline: Deadline, into: Any = None) -> Received:
@@ -488,8 +497,8 @@ class Inbox:
         """
         with self._starts:
             route = self._route
-            if self._taking is not None:
-                return self._taking
+            if (taking := self._taking) is not None:
+                return taking
             if route is None or self._early or self._parts.by_frames:
                 self._taking = instead
                 return instead
@@ -507,18 +516,22 @@ class Inbox:
         with self._lock:
             if self._taking is not ended:
                 return
-            try:
-                error = None if ended.cancelled() else ended.exception()
-                if error is not None:
-                    self.put_aside(error)
-                elif not ended.cancelled():
-                    found = ended.result()
-                    found.deliver()
-                    self.keep(found.value)
-            except Exception:
-                self._taking = None
-                raise
-            self._taking = None  # only now: the next get begins once this one's message is kept
+            aside: list[Received | BaseException] = []
+            early: list[Any] = []
+            if ended.cancelled():
+                pass
+            elif (error := ended.exception()) is not None:
+                aside.append(error)
+            else:
+                found = ended.result()
+                found.deliver()  # again, if a signal came after it
+                if special_of(found.value) is None:
+                    aside.append(open_message(found.value))
+                else:
+                    early.append(found.value)
+            self._add(
+                aside, early, ends=True
+            )  # the next get begins once this one's message is kept
         self._hand_out()
 
     def _take_in_thread(self, receive: PendingReceive) -> None:

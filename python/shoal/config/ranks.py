@@ -102,7 +102,7 @@ def _invalid(part: object) -> ClusterConfigError:
 
 def show_ranks(ranks: Sequence[int]) -> str:
     """Return ranks as text, `0-3, 7`; of many ranges, leave out the middle."""
-    is_run = isinstance(ranks, range) and len(ranks) > 0  # which may be long
+    is_run = isinstance(ranks, range) and bool(ranks)  # which may be too long for `len`
     texts = list(map(show_run, [(ranks[0], ranks[-1])] if is_run else runs_of(sorted(ranks))))
     if len(texts) > _MAX_SHOWN:
         texts = [*texts[: _MAX_SHOWN - 2], "…", texts[-1]]

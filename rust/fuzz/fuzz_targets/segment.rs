@@ -19,10 +19,10 @@ use shoal_shm::session::{Bounds, Error, MemoryPolicy, Session, SessionQueue, Set
 use shoal_shm::{Keep, Label, WaitState, Want};
 
 /// The offset of each table, the length of its entries, and the number of used words of each entry,
-/// as in the table in `session/layout.rs`. The last two are rings.
+/// as in the table in `segment/layout.rs`. The last two are rings.
 const PARTS: [(u64, u64, u64); 10] = [
-    (0, 128, 12),
-    (256, 128, 6),
+    (0, 128, 13),
+    (256, 128, 8),
     (4096, 128, 4),
     (36_864, 128, 8),
     (69_632, 8, 1),

@@ -13,7 +13,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     use shoal_shm::{Keep, Label, Want};
 
     const ROUNDS: u32 = 1_000_000;
-    let chosen = choose(None, None, None)?;
+    let folder = std::env::var_os("SHOAL_SHM_DIR").map(std::path::PathBuf::from);
+    let chosen = choose(folder.as_deref(), None, None)?;
     let session = Session::create(&Settings {
         folder: chosen.folder,
         disk: chosen.disk,

@@ -26,7 +26,8 @@ fn parent() -> Result<(), Box<dyn std::error::Error>> {
     use shoal_shm::payload::choose;
     use shoal_shm::session::{MemoryPolicy, Offer, Session, Settings};
 
-    let chosen = choose(None, None, Some(16 << 20))?;
+    let folder = std::env::var_os("SHOAL_SHM_DIR").map(std::path::PathBuf::from);
+    let chosen = choose(folder.as_deref(), None, Some(16 << 20))?;
     let session = Session::create(&Settings {
         folder: chosen.folder,
         disk: chosen.disk,

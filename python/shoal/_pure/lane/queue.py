@@ -180,10 +180,10 @@ class LaneQueue:
     ) -> list[Any]:
         """Take objects until their weights add up to `weight`, or to `least`, in one step."""
         want = self._request._replace(amount=whole(weight, "weight", 0), kind=1)
-        call = Call("get_batch", timeout, waiting)
         payload = []
         if least is not None:
             payload = [whole(least, "least", 0).to_bytes(8, "little")]
+        call = Call("get_batch", timeout, waiting)
         return self._take(call, want, lease, cancel, payload)
 
     def _put_all(

@@ -160,9 +160,9 @@ class ShmQueue:
     ) -> list[Any]:
         """Take objects until their weights add up to `weight`, or to `least`, in one step."""
         whole(weight, "weight", 0)
-        call = Call("get_batch", timeout, waiting)
         if least is not None:
             whole(least, "least", 0)
+        call = Call("get_batch", timeout, waiting)
         return self._take(call, up_to_weight(weight, least), lease=lease)
 
     def displace(self, all: bool = False) -> int:  # noqa: A002  (as in the contract)
