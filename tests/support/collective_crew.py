@@ -49,6 +49,8 @@ class Registry:
     def wait_for(self, address, seconds):
         end = time.monotonic() + seconds
         while (info := self.call("get_worker_info", address)) is None and time.monotonic() < end:
+            if self.call("is_too_high", address):
+                break
             time.sleep(0.005)
         return info
 
@@ -104,8 +106,11 @@ class SharedDirectory:
         while True:
             seconds = min(1.0, deadline.remaining)
             info = self._ask("wait_for", address, seconds)
-            if info is not None or deadline.expired:
+            if info is not None or deadline.expired or self._ask("call", "is_too_high", address):
                 return info
+
+    def group_sizes(self):
+        return self._ask("call", "get_group_sizes")
 
     def look_up(self, address):
         return self._ask("call", "get_worker_info", address)

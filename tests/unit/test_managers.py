@@ -14,6 +14,7 @@ from shoal.manager import (
     NodeManager,
     WorkerInfo,
     WorkerManager,
+    too_high,
 )
 
 
@@ -102,6 +103,44 @@ def test_a_wait_returns_none_at_its_timeout():
         return await manager.wait_worker_info(address, timeout=0)
 
     assert run(scenario()) == info("g:0")
+
+
+def test_a_wait_for_a_rank_that_the_group_does_not_have_ends_when_the_group_is_known():
+    async def scenario():
+        manager = WorkerManager()
+        names = ("g:1", "g:2", "g:2:0", "h:2")
+        waiting = [
+            asyncio.ensure_future(manager.wait_worker_info(WorkerAddress.from_name(name)))
+            for name in names
+        ]
+        await asyncio.sleep(0)
+        manager.announce_group("g", 2, "driver")
+        assert await waiting[1] is None
+        assert await manager.wait_worker_info(WorkerAddress.from_name("g:3")) is None
+        assert [task.done() for task in waiting] == [False, True, False, False]
+        # Closed, and launched again with more ranks.
+        manager.unregister_group("g")
+        waiting[1] = asyncio.ensure_future(
+            manager.wait_worker_info(WorkerAddress.from_name("g:2"), timeout=9)
+        )
+        await asyncio.sleep(0)
+        manager.announce_group("g", 3, "driver")
+        register(manager, *names)
+        return await asyncio.gather(*waiting)
+
+    assert [found.address.get_name() for found in run(scenario())] == ["g:1", "g:2", "g:2:0", "h:2"]
+
+
+def test_groups_have_sizes_if_they_were_launched():
+    manager = WorkerManager()
+    register(manager, "g:0", "own:0", "own:0:1")
+    manager.announce_group("g", 2, "driver")
+    sizes = manager.get_group_sizes()
+    assert sizes == {"g": 2, "own": None}
+    found = [too_high(WorkerAddress.from_name(n), sizes) for n in ("g:1", "g:2:0", "own:9", "x:9")]
+    assert found == [""] * 4
+    assert too_high(WorkerAddress.from_name("g:2"), sizes) == "the group g has ranks 0-1"
+    assert too_high(WorkerAddress.from_name("g:1"), {"g": 1}) == "the group g has rank 0 only"
 
 
 def test_a_closed_group_is_forgotten_with_its_children():

@@ -66,6 +66,12 @@ class Peer(Worker):
     def receive_absent(self):
         return self.recv("absent", 0)
 
+    def start(self, method, *args, **options):
+        return getattr(self, method)(*args, **options)
+
+    def start_and_wait(self, method, *args):
+        return getattr(self, method)(*args, async_op=True).wait()
+
     def send_without_reader(self):
         for number in range(20):
             self.send(number, "peers", 1 - self._rank)
@@ -279,6 +285,29 @@ def test_an_object_is_not_received_as_a_tensor(peers):
 def test_a_message_that_cannot_be_pickled_is_an_error_of_the_sender(peers):
     with pytest.raises(ShoalValueError, match="cannot be sent"):
         peers.execute_on(0).send_lock().wait()
+
+
+@pytest.mark.parametrize("start", ["start", "start_and_wait"])
+@pytest.mark.parametrize(
+    ("method", "args", "operation"),
+    [
+        ("recv", ("peers", 7), "recv from peers:7"),
+        ("send", (1, "peers", 7), "send to peers:7"),
+        ("recv_tensor", (None, "peers", 7), "recv from peers:7"),
+        ("send_tensor", (None, "peers", 7), "send to peers:7"),
+        ("broadcast", (1, [("peers", [0, 7])]), "broadcast from peers:0"),
+    ],
+)
+def test_a_rank_that_the_group_does_not_have_is_an_error_at_once(
+    peers, start, method, args, operation
+):
+    if "tensor" in method:
+        zeros = pytest.importorskip("torch").zeros(1)
+        args = tuple(zeros if arg is None else arg for arg in args)
+    with pytest.raises(ShoalValueError, match="the group peers has ranks 0-1") as caught:
+        getattr(peers.execute_on(0), start)(method, *args).wait()
+    assert f": {operation}" in str(caught.value)
+    assert peers.share(1).wait() == [1, 1]  # the ranks go on
 
 
 # Waits.

@@ -23,7 +23,7 @@ from shoal.errors import (
     ShoalTimeoutError,
     ShoalValueError,
 )
-from shoal.manager import NodeManager, WorkerManager
+from shoal.manager import NodeManager, WorkerManager, too_high
 from shoal.manager.base import required_namespace
 from shoal.queues.settings import ChannelSettings
 
@@ -255,14 +255,18 @@ def node_of_worker(group_name: str | None, rank: int | None, deadline: Deadline)
 
     Raises:
         ShoalTimeoutError: The worker did not register in time.
+        ShoalValueError: Its group has no such rank.
     """
     if group_name is None and rank is None:
         return max(0, current().node_rank)
     if group_name is None:
         group_name = current().name.partition(":")[0]
     address = WorkerAddress(group_name, [rank or 0])
-    info = WorkerManager.get_proxy().wait_worker_info(address, timeout=deadline.remaining)
+    manager = WorkerManager.get_proxy()
+    info = manager.wait_worker_info(address, timeout=deadline.remaining)
     if info is None:
+        if ranks := too_high(address, manager.get_group_sizes()):
+            raise ShoalValueError(f"{describe_self()}: no worker {address.get_name()!r}: {ranks}")
         raise ShoalTimeoutError(
             f"{describe_self()}: group_affinity={group_name!r}: no worker {address.get_name()!r} "
             f"registered within {deadline.timeout:g} s"

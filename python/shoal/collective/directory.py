@@ -24,7 +24,16 @@ class Directory(Protocol):
     """
 
     def wait_for(self, address: WorkerAddress, what: str, deadline: Deadline) -> WorkerInfo | None:
-        """Return a worker's record as soon as it has registered; None at the deadline."""
+        """Return a worker's record as soon as it has registered.
+
+        None at the deadline, or as soon as a group is known that has no such rank.
+        """
+
+    def group_sizes(self) -> dict[str, int | None]:
+        """Return the number of ranks of each group, None if it is not known.
+
+        Empty if there is no answer within a short time.
+        """
 
     def look_up(self, address: WorkerAddress) -> WorkerInfo | None:
         """Return a worker's record, None where it is not registered."""
@@ -77,6 +86,11 @@ class ManagerDirectory:
             return None
         return found
 
+    def group_sizes(self) -> dict[str, int | None]:
+        """Ask the manager; gives up after a short time."""
+        found: dict[str, int | None] = self._ask("get_group_sizes") or {}
+        return found
+
     def look_up(self, address: WorkerAddress) -> WorkerInfo | None:
         """Ask for the record."""
         found: WorkerInfo | None = WorkerManager.get_proxy().get_worker_info(address)
@@ -102,12 +116,7 @@ class ManagerDirectory:
 
     def wait_cycle(self, waiter: str, number: int) -> list[str]:
         """Ask the manager; gives up after a short time."""
-        try:
-            actor = WorkerManager.get_proxy().actor
-            asked = actor.find_wait_cycle.remote(waiter, number)
-            found: list[str] = fetch(asked, _ASK_S)
-        except (ShoalError, ray.exceptions.RayError):
-            return []  # the log line then names no cycle
+        found: list[str] = self._ask("find_wait_cycle", waiter, number) or []
         return found
 
     def group(self, name: str, deadline: Deadline) -> CollectiveGroupInfo | None:
@@ -133,6 +142,14 @@ class ManagerDirectory:
             actor.remove_collective_group.remote(info.group_name, info)
         except (ShoalError, ray.exceptions.RayError):
             return  # the manager has ended, and the record with it
+
+    @staticmethod
+    def _ask(method: str, *args: Any) -> Any:
+        try:
+            asked = getattr(WorkerManager.get_proxy().actor, method).remote(*args)
+            return fetch(asked, _ASK_S)
+        except (ShoalError, ray.exceptions.RayError):
+            return None  # only a part of a log line or an error is lost
 
     @staticmethod
     def _tell(method: str, *args: Any) -> None:

@@ -10,9 +10,10 @@ from shoal._backend import WorkerAddress
 from shoal._ray import lost, timed_out
 from shoal.collective.directory import Directory
 from shoal.collective.mailbox import Mailboxes
+from shoal.context import describe_self
 from shoal.deadline import Deadline
-from shoal.errors import PeerLostError, ShoalTypeError
-from shoal.manager import WorkerInfo
+from shoal.errors import PeerLostError, ShoalTypeError, ShoalValueError
+from shoal.manager import WorkerInfo, too_high
 from shoal.process import ProcessId, is_running, own_process
 
 __all__ = ["Peers", "peer_address"]
@@ -55,13 +56,17 @@ class Peers:
 
         Raises:
             ShoalTimeoutError: It did not register in time.
+            ShoalValueError: Its group has no such rank.
         """
         info = self._infos.get(address)
         if info is not None:
             return info
-        info = self._directory.wait_for(address, what, deadline)
-        if info is None:
-            raise timed_out(what, f"{address.get_name()} (it never registered)", deadline)
+        while (info := self._directory.wait_for(address, what, deadline)) is None:
+            sizes = self._directory.group_sizes()
+            if ranks := too_high(address, sizes):
+                raise ShoalValueError(f"{describe_self()}: {what}: {ranks}")
+            if deadline.expired:  # else a group that was too small has just been closed
+                raise timed_out(what, f"{address.get_name()} (it never registered)", deadline)
         self._infos[address] = info
         return info
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from shoal._backend import WorkerAddress
 from shoal.deadline import Deadline
+from shoal.manager.absent import too_high
 from shoal.manager.base import Manager
 from shoal.process import ProcessId
 
@@ -148,10 +149,13 @@ class WorkerManager(Manager):
     ) -> WorkerInfo | None:
         """Wait for a worker's record and return it; None after the timeout.
 
+        None also as soon as a group is known that has no such rank.
         With `group`, a record of a worker that was launched in another group is not taken.
         """
         deadline = Deadline(timeout)
         while self.find_worker(worker_address, group) is None:
+            if self.is_too_high(worker_address):
+                return None
             event = self._waiting.setdefault(worker_address, asyncio.Event())
             try:
                 await asyncio.wait_for(event.wait(), deadline.remaining_or_none())
@@ -175,11 +179,23 @@ class WorkerManager(Manager):
             launcher: The worker that launches it, or `driver`; the group ends with this worker.
         """
         self._launched[group_name] = (world_size, launcher)
+        for address in [a for a in self._waiting if self.is_too_high(a)]:
+            self._waiting.pop(address).set()
 
     def get_group_size(self, group_name: str) -> int | None:
         """Return the number of ranks of a group, known from its launch on; None if there is none."""
         known = self._launched.get(group_name)
         return None if known is None else known[0]
+
+    def get_group_sizes(self) -> dict[str, int | None]:
+        """Return the number of ranks of each group; None if its workers were not launched."""
+        started: dict[str, int | None] = {a.root_group_name: None for a in list(self._infos)}
+        return started | {name: size for name, (size, _) in self._launched.items()}
+
+    def is_too_high(self, worker_address: WorkerAddress) -> bool:
+        """Whether a worker cannot exist, because its group was launched with fewer ranks."""
+        group_name = worker_address.root_group_name
+        return bool(too_high(worker_address, {group_name: self.get_group_size(group_name)}))
 
     def get_group(self, group_name: str) -> list[WorkerInfo]:
         """Return the records of a group's ranks, in rank order."""

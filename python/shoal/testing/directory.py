@@ -93,6 +93,23 @@ class LocalManagers:
                 self.changed.wait(None if math.isinf(seconds) else seconds)
             wait.tick()
 
+    def wait_for_worker(
+        self,
+        address: WorkerAddress,
+        group: str | None,
+        describe: Callable[[], str],
+        deadline: Deadline,
+    ) -> WorkerInfo | None:
+        """Wait for a worker's record as `WorkerManager.wait_worker_info` does."""
+
+        def look() -> WorkerInfo | bool | None:
+            return self.workers.find_worker(address, group) or (
+                self.workers.is_too_high(address) or None
+            )
+
+        found = self.wait_until(look, describe, deadline)
+        return found if isinstance(found, WorkerInfo) else None
+
 
 class _LocalProxy:
     """Calls a manager's methods, one at a time; has the interface of `ManagerProxy`."""
@@ -122,8 +139,9 @@ class _LocalProxy:
     def _wait_worker_info(
         self, address: WorkerAddress, timeout: float | None = None, group: str | None = None
     ) -> Any:
-        return self._managers.wait_until(
-            lambda: self._managers.workers.find_worker(address, group),
+        return self._managers.wait_for_worker(
+            address,
+            group,
             lambda: f"{describe_self()}: wait_worker_info waits for {address.get_name()}",
             Deadline(timeout),
         )
@@ -173,14 +191,18 @@ class LocalDirectory:
         self._manager = managers.proxy(CollectiveManager)
 
     def wait_for(self, address: WorkerAddress, what: str, deadline: Deadline) -> WorkerInfo | None:
-        """Return a worker's record as soon as it has registered; None at the deadline."""
+        """Return a worker's record as soon as it has registered, None if it does not."""
         name = address.get_name()
-        found: WorkerInfo | None = self._managers.wait_until(
-            lambda: self.look_up(address),
+        return self._managers.wait_for_worker(
+            address,
+            None,
             lambda: f"{describe_self()}: {what} waits for {name}, which is not registered yet",
             deadline,
         )
-        return found
+
+    def group_sizes(self) -> dict[str, int | None]:
+        """Return the number of ranks of each group, None if it is not known."""
+        return self._managers.workers.get_group_sizes()
 
     def look_up(self, address: WorkerAddress) -> WorkerInfo | None:
         """Return a worker's record, None if it is not registered."""
