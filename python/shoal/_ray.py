@@ -168,10 +168,11 @@ def lost(what: str, peer: str, deadline: Deadline, reason: object = None) -> Pee
     )
 
 
-def timed_out(what: str, peer: str, deadline: Deadline) -> ShoalTimeoutError:
-    """Return the error for a wait whose deadline passed."""
+def timed_out(what: str, peer: str, deadline: Deadline, hint: str = "") -> ShoalTimeoutError:
+    """Return the error for a wait whose deadline passed; `hint` is what may explain it."""
+    after = f"; {hint}" if hint else ""
     return ShoalTimeoutError(
-        f"{describe_self()}: {what}: no answer from {peer} within {deadline.timeout:g} s"
+        f"{describe_self()}: {what}: no answer from {peer} within {deadline.timeout:g} s{after}"
     )
 
 

@@ -15,6 +15,7 @@ from shoal.manager import (
     WorkerInfo,
     WorkerManager,
     too_high,
+    unknown_group,
 )
 
 
@@ -141,6 +142,15 @@ def test_groups_have_sizes_if_they_were_launched():
     assert found == [""] * 4
     assert too_high(WorkerAddress.from_name("g:2"), sizes) == "the group g has ranks 0-1"
     assert too_high(WorkerAddress.from_name("g:1"), {"g": 1}) == "the group g has rank 0 only"
+
+
+def test_an_unknown_group_is_an_error_with_those_there_are():
+    assert unknown_group("players", {}) == unknown_group("w", {"w": None}) == ""
+    says = "no group plaeyrs was launched; there are players, w; did you mean 'players'?"
+    assert unknown_group("plaeyrs", {"w": None, "players": 2}) == says
+    assert unknown_group("x", {"actor": 1}) == "no group x was launched; there is actor"
+    many = unknown_group("x", {f"actor{number:02}": 1 for number in range(20)})
+    assert many.endswith("actor06, actor07 and 12 more")
 
 
 def test_a_closed_group_is_forgotten_with_its_children():

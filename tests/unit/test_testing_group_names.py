@@ -118,6 +118,8 @@ def test_a_group_that_does_not_come_is_named(cluster):
     with pytest.raises(ShoalValueError, match=r"no group 'later' .* within 0\.1 s"):
         WorkerGroup.from_group_name(Child, "later", timeout=0.1)
     WorkerManager.get_proxy().announce_group("partial", 2, "driver")
+    with pytest.raises(ShoalValueError, match=r"; there is partial; did you mean 'partial'\?$"):
+        WorkerGroup.from_group_name(Child, "patrial")
     with pytest.raises(ShoalTimeoutError, match=r"2 ranks, and its ranks \[0, 1\] were not"):
         WorkerGroup.from_group_name(Child, "partial", timeout=0.1)
     Child.create_group().launch(cluster, TWO, "partial", wait=True)

@@ -313,6 +313,12 @@ def test_a_rank_that_the_group_does_not_have_is_an_error_at_once(
 # Waits.
 
 
+def test_a_wait_for_an_unknown_group_names_those_there_are(peers):
+    says = "(it never registered) within 0.1 s; no group pears was launched; there is peers; did"
+    with pytest.raises(ShoalTimeoutError, match=re.escape(says)):
+        peers.execute_on(0).start("recv", "pears", 0, timeout=0.1).wait()
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("method", "limit"), [("receive", 0.2), ("receive_later", 0.2), ("receive", 2)]
@@ -330,12 +336,12 @@ def test_a_wait_with_a_deadline_ends_there_and_is_not_a_stall(peers, method, lim
     ("method", "says"),
     [
         ("receive", "recv from peers:1"),
-        ("receive_absent", "absent:0, which is not registered yet"),
+        ("receive_absent", "absent:0, which is not registered yet (no group absent was launched"),
         ("send_without_reader", "send to peers:1"),
     ],
 )
 def test_a_wait_for_an_idle_rank_is_a_stall(peers, method, says):
-    with pytest.raises(StalledError, match=says):
+    with pytest.raises(StalledError, match=re.escape(says)):
         getattr(peers.execute_on(0), method)().wait()
     assert peers.share(1).wait() == [1, 1]  # the ranks go on
 

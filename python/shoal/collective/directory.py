@@ -8,13 +8,21 @@ from shoal._backend import WorkerAddress
 from shoal._ray import check_fork, fetch, get
 from shoal.deadline import Deadline
 from shoal.errors import ShoalError, ShoalTimeoutError
-from shoal.manager import CollectiveGroupInfo, CollectiveManager, WorkerInfo, WorkerManager
+from shoal.manager import (
+    CollectiveGroupInfo,
+    CollectiveManager,
+    WorkerInfo,
+    WorkerManager,
+    unknown_group,
+)
 
 __all__ = ["Directory", "ManagerDirectory"]
 
 _SPARE_S = 5.0
 """Seconds by which the manager's answer may come after the deadline."""
 _ASK_S = 2.0
+_LONG_S = 5.0
+"""Seconds of a wait after which its sentence says if there is no such group."""
 
 
 class Directory(Protocol):
@@ -80,8 +88,15 @@ class ManagerDirectory:
         limit = Deadline(deadline.remaining + _SPARE_S)
         name = address.get_name()
         peer = f"{name}, which is not registered yet"
+
+        def sentence() -> str:
+            # The manager is asked for log lines only: most waits are short.
+            sizes = self.group_sizes() if deadline.elapsed > _LONG_S else {}
+            hint = unknown_group(address.root_group_name, sizes)
+            return what + (hint and f" ({hint})")
+
         try:
-            found: WorkerInfo | None = get(asked, limit, lambda: what, peer, name)
+            found: WorkerInfo | None = get(asked, limit, sentence, peer, name)
         except ShoalTimeoutError:
             return None
         return found

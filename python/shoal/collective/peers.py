@@ -13,7 +13,7 @@ from shoal.collective.mailbox import Mailboxes
 from shoal.context import describe_self
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalTypeError, ShoalValueError
-from shoal.manager import WorkerInfo, too_high
+from shoal.manager import WorkerInfo, too_high, unknown_group
 from shoal.process import ProcessId, is_running, own_process
 
 __all__ = ["Peers", "peer_address"]
@@ -66,7 +66,9 @@ class Peers:
             if ranks := too_high(address, sizes):
                 raise ShoalValueError(f"{describe_self()}: {what}: {ranks}")
             if deadline.expired:  # else a group that was too small has just been closed
-                raise timed_out(what, f"{address.get_name()} (it never registered)", deadline)
+                peer = f"{address.get_name()} (it never registered)"
+                hint = unknown_group(address.root_group_name, sizes)
+                raise timed_out(what, peer, deadline, hint)
         self._infos[address] = info
         return info
 

@@ -1,6 +1,6 @@
 """The managers of a job: asyncio actors on node 0 for its workers, nodes, groups and locks."""
 
-from shoal.manager.absent import too_high
+from shoal.manager.absent import other_groups, too_high, unknown_group
 from shoal.manager.base import Caller, Manager, ManagerProxy
 from shoal.manager.collective_manager import CollectiveGroupInfo, CollectiveManager
 from shoal.manager.job_manager import JobManager
@@ -20,5 +20,7 @@ __all__ = [
     "PortLockManager",
     "WorkerInfo",
     "WorkerManager",
+    "other_groups",
     "too_high",
+    "unknown_group",
 ]

@@ -21,6 +21,7 @@ from shoal.manager import (
     PortLockManager,
     WorkerInfo,
     WorkerManager,
+    unknown_group,
 )
 from shoal.net_emulation import NetEmulationManager
 from shoal.tracing import Tracer
@@ -192,13 +193,13 @@ class LocalDirectory:
 
     def wait_for(self, address: WorkerAddress, what: str, deadline: Deadline) -> WorkerInfo | None:
         """Return a worker's record as soon as it has registered, None if it does not."""
-        name = address.get_name()
-        return self._managers.wait_for_worker(
-            address,
-            None,
-            lambda: f"{describe_self()}: {what} waits for {name}, which is not registered yet",
-            deadline,
-        )
+
+        def describe() -> str:
+            hint = unknown_group(address.root_group_name, self.group_sizes())
+            peer = f"{address.get_name()}, which is not registered yet" + (hint and f" ({hint})")
+            return f"{describe_self()}: {what} waits for {peer}"
+
+        return self._managers.wait_for_worker(address, None, describe, deadline)
 
     def group_sizes(self) -> dict[str, int | None]:
         """Return the number of ranks of each group, None if it is not known."""

@@ -10,7 +10,7 @@ from shoal._ray import fetch, find_actor, runtime
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import NameTakenError, ShoalTimeoutError, ShoalValueError
-from shoal.manager import WorkerInfo, WorkerManager
+from shoal.manager import WorkerInfo, WorkerManager, other_groups
 from shoal.manager.base import required_namespace
 from shoal.process import is_running, own_process
 from shoal.worker import timing
@@ -85,7 +85,10 @@ def find_ranks(group_name: str, timeout: float | None) -> list[Any]:
                 return found
             if size is None and for_launch.expired:
                 waited = f" within {for_launch.timeout:g} s" if for_launch.timeout else ""
-                raise ShoalValueError(f"no group {group_name!r} in the job {namespace!r}{waited}")
+                others = other_groups(group_name, manager.get_group_sizes())
+                raise ShoalValueError(
+                    f"no group {group_name!r} in the job {namespace!r}{waited}{others}"
+                )
             if lost := [rank for rank in missing if rank in registered]:
                 raise ShoalValueError(f"the group {group_name!r} has lost its ranks {lost}")
             if for_ranks.expired:
