@@ -100,7 +100,7 @@ def test_it_names_a_circle_and_who_waits_for_it(doctor):
             "has been in `load` for 40 s; its event loop stands still for 39 s",
             0,
         ),
-        (state("c:0"), "has no state page: it has not begun, or has ended", 0),
+        (state("c:0"), "cannot be seen on any node: it has not begun, or has ended", 0),
     ],
 )
 def test_it_says_why_a_process_does_not_answer(doctor, culprit, text, code):
@@ -185,7 +185,7 @@ def test_a_wait_that_ends_by_itself_is_named_all_the_same(doctor):
 def test_a_node_that_does_not_answer_is_wrong_and_may_have_the_process(doctor):
     waiting = state("a:0", call("step", 70, wait("recv", 20, "b:0")))
     silent = "node 2 (10.0.0.3) did not answer within 10 s"
-    away = "has no state page here: it is on a node that is not seen, has not begun, or has ended"
+    away = "cannot be seen here: it is on a node that is not seen, has not begun, or has ended"
     lines = [f"- a:0 waits for b:0, which {away}. a:0 waits 20 s in `recv`.", f"- {silent}"]
     assert doctor(waiting, unseen=(silent,)) == (lines, 1)
 

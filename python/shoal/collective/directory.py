@@ -1,5 +1,6 @@
 """`Directory`: how workers look up other workers, groups and sessions: in the job's managers."""
 
+import contextlib
 from typing import Any, Protocol
 
 import ray
@@ -85,7 +86,6 @@ class ManagerDirectory:
         check_fork()
         actor = WorkerManager.get_proxy().actor
         asked = actor.wait_worker_info.remote(address, deadline.remaining)
-        limit = Deadline(deadline.remaining + _SPARE_S)
         name = address.get_name()
         peer = f"{name}, which is not registered yet"
 
@@ -95,10 +95,12 @@ class ManagerDirectory:
             hint = unknown_group(address.root_group_name, sizes)
             return what + (hint and f" ({hint})")
 
+        found: WorkerInfo | None = None
         try:
-            found: WorkerInfo | None = get(asked, limit, sentence, peer, name)
-        except ShoalTimeoutError:
-            return None
+            found = get(asked, deadline, sentence, peer, name)
+        except ShoalTimeoutError:  # the manager's answer comes a little later
+            with contextlib.suppress(ShoalTimeoutError):
+                found = get(asked, Deadline(_SPARE_S), sentence, peer, name)
         return found
 
     def group_sizes(self) -> dict[str, int | None]:

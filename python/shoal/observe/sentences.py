@@ -217,11 +217,11 @@ def _does(cause: Cause, now: float) -> str:
     if cause.kind == "stopped":
         return f"{be} stopped" + (f", in {call}" if call else "")
     if cause.kind in ("missing", "elsewhere"):
-        here, where = "", ""
+        here, where = " on any node", ""
         if cause.kind == "elsewhere":
             here, where = " here", f"{be} on a node that is not seen, "
         why = f"{where}{have} not begun, or {have} ended"
-        return f"{have} no state page{here}: {'it' if one else 'they'} {why}"
+        return f"cannot be seen{here}: {'it' if one else 'they'} {why}"
     if cause.kind == "idle":
         return f"{be} in no call"
     if activity is not None:
