@@ -18,6 +18,7 @@ __all__ = [
     "Asking",
     "done",
     "ends_in_time",
+    "ends_within",
     "fail",
     "fulfil",
     "in_turn",
@@ -87,16 +88,21 @@ def done(value: Any) -> Future:
 def ends_in_time(future: Future, wait: LongWait) -> bool:
     """Wait in this thread until a future has ended; False if the deadline of the wait came first."""
     with wait:
-        while not future.done():
-            if wait.deadline.expired:
-                return False
-            # Not `future.exception(seconds)`: a signal handler may raise a `TimeoutError` of its
-            # own. Not `concurrent.futures.wait`: it goes on when the future is cancelled.
-            with future._condition:  # noqa: SLF001  (all changes of the future notify it)
-                if not future.done():
-                    future._condition.wait(wait.step())  # noqa: SLF001  (see above)
+        return ends_within(future, wait)
+
+
+def ends_within(future: Future, wait: LongWait) -> bool:
+    """Wait as `ends_in_time` does, in the `with` block of the wait."""
+    while not future.done():
+        if wait.deadline.expired:
+            return False
+        # Not `future.exception(seconds)`: a signal handler may raise a `TimeoutError` of its
+        # own. Not `concurrent.futures.wait`: it goes on when the future is cancelled.
+        with future._condition:  # noqa: SLF001  (all changes of the future notify it)
             if not future.done():
-                wait.tick()
+                future._condition.wait(wait.step())  # noqa: SLF001  (see above)
+        if not future.done():
+            wait.tick()
     return True
 
 

@@ -1,4 +1,4 @@
-"""Log lines of long waits between workers: which worker waits for which, and cycles."""
+"""Log lines and errors of long waits between workers: which worker waits for which, and cycles."""
 
 import logging
 import time
@@ -50,6 +50,37 @@ def test_two_workers_that_wait_for_each_other_name_the_cycle(crew):
     assert "a cycle: a:0 waits for b:0, which waits for a:0" in line
     (line,) = b.end()
     assert "a cycle: b:0 waits for a:0, which waits for b:0" in line
+
+
+def error_of(me, call):
+    waits._NOTE_AFTER_S = 0.2
+    with pytest.raises(ShoalTimeoutError) as caught:
+        call(me)
+    return str(caught.value)
+
+
+def recv_behind(me):
+    me.recv("a", 0, async_op=True, timeout=3)
+    me.recv("a", 0, timeout=2)
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b"),
+    [
+        pytest.param(recv_from("b"), recv_from("a"), id="receives"),
+        pytest.param(fill("b"), fill("a"), id="sends"),
+        pytest.param(recv_from("b"), broadcast_in("ab"), id="broadcast"),
+        pytest.param(recv_from("b"), recv_behind, id="behind"),
+    ],
+)
+def test_the_errors_of_workers_that_wait_for_each_other_name_the_cycle(crew, of_a, of_b):
+    a, b = crew.member("a:0"), crew.member("b:0")
+    a.begin(error_of, of_a)
+    b.begin(error_of, of_b)
+    assert b.end().endswith(" s (a cycle: b:0 waits for a:0, which waits for b:0)")
+    error = a.end()
+    if of_b is not recv_behind:  # it ends a second before
+        assert error.endswith(" within 3 s (a cycle: a:0 waits for b:0, which waits for a:0)")
 
 
 def test_three_workers_in_a_circle(crew):

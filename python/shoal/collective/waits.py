@@ -1,7 +1,7 @@
 """Waits for other workers: log lines for long ones, and an end for those that cannot succeed.
 
-`PeerWait` is the wait of a call that blocks: it logs the wait, and the cycle of waits that it is
-part of. `attend` is for operations that were started with `async_op=True`, which have no thread
+`PeerWait` is the wait of a call that blocks: its log lines and the error at its deadline name the
+cycle of waits that it is part of. `attend` is for operations that were started with `async_op=True`, which have no thread
 that could check anything: one task on the process's event loop checks all of them, as long as there
 are any, and fails those with dead peers or passed deadlines.
 """
@@ -17,6 +17,7 @@ from typing import Protocol
 
 from shoal.collective.directory import Directory
 from shoal.deadline import Deadline, LongWait
+from shoal.errors import ShoalTimeoutError
 from shoal.fork import ChildStage, in_child
 from shoal.loop import submit
 
@@ -27,6 +28,9 @@ _NOTE_AFTER_S = 1.0
 
 _LOOK_S = 0.5
 """Seconds between two checks of the asynchronous operations."""
+
+_LAST_LOOK_S = 0.5
+"""Seconds before its deadline at which a wait looks for a cycle: the others in it may end first."""
 
 _log = logging.getLogger("shoal")
 _numbers = itertools.count()
@@ -61,12 +65,18 @@ class PeerWait(LongWait):
         self._sentence = describe
         self._number: int | None = None
         self._begun = deadline.elapsed
+        self._cycle: str | None = None
         super().__init__(
             self._with_cycle, deadline, operation=operation, on=on, peers=lambda: self._awaited
         )
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
+        raised = error[1] if error else None
+        if isinstance(raised, ShoalTimeoutError) and self.deadline.expired:
+            cycle = self._cycle or self._find_cycle()
+            if cycle not in str(raised):  # a wait within this one may have added it
+                raised.args = (f"{raised}{cycle}",)
         self._end()
 
     def waits_for(self, peers: Sequence[str]) -> None:
@@ -81,6 +91,8 @@ class PeerWait(LongWait):
         if self._number is None:
             left = _NOTE_AFTER_S - (self.deadline.elapsed - self._begun)
             at_most = min(at_most, max(0.0, left))
+        elif self._cycle is None:
+            at_most = min(at_most, max(0.0, self.deadline.remaining - _LAST_LOOK_S))
         return super().step(at_most)
 
     def tick(self) -> None:
@@ -88,23 +100,28 @@ class PeerWait(LongWait):
         if self._number is None and self.deadline.elapsed - self._begun >= _NOTE_AFTER_S:
             self._number = next(_numbers)
             self._directory.note_wait(self._waiter, self._number, self._awaited)
+        elif self._cycle is None and self.deadline.remaining <= _LAST_LOOK_S:
+            self._cycle = self._find_cycle()
         super().tick()
 
     def _end(self) -> None:
         """Remove the record of this wait, so that log lines no longer name it."""
         if self._number is not None:
             self._directory.end_wait(self._waiter, self._number)
-            self._number = None
+            self._number = self._cycle = None
 
     def _with_cycle(self) -> str:
-        sentence = self._sentence()
+        return self._sentence() + self._find_cycle()
+
+    def _find_cycle(self) -> str:
+        """Return the part of a sentence that names the cycle of this wait; empty for no cycle."""
         if self._number is None:
-            return sentence
+            return ""
         cycle = self._directory.wait_cycle(self._waiter, self._number)
         if not cycle:
-            return sentence
+            return ""
         chain = ", which waits for ".join([*cycle, self._waiter])
-        return f"{sentence} (a cycle: {self._waiter} waits for {chain})"
+        return f" (a cycle: {self._waiter} waits for {chain})"
 
 
 class Watched(Protocol):

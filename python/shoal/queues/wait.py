@@ -9,7 +9,7 @@ from typing import Any
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelClosed, ChannelError, ChannelFull, ShoalError
-from shoal.futures import Asking, AskingBy, ends_in_time, fail, fulfil
+from shoal.futures import Asking, AskingBy, ends_within, fail, fulfil
 from shoal.queues.order import Order, Pending
 from shoal.queues.protocol import Future, Got, Taken, Want, set_done
 from shoal.queues.settings import ChannelSettings
@@ -217,9 +217,10 @@ def puts_wait(shown: str) -> ChannelFull:
 def result_of(future: Future, wait: LongWait) -> Any:
     """Wait in this thread for the result of an operation; interrupted, it takes and puts nothing."""
     try:
-        if not ends_in_time(future, wait) and isinstance(future, Pending):
-            future.expire()
-        return future.result()
+        with wait:  # it may add to an error at its deadline
+            if not ends_within(future, wait) and isinstance(future, Pending):
+                future.expire()
+            return future.result()
     except BaseException:
         if not future.cancel():
             future.add_done_callback(_give_back)  # it ended just when this was interrupted
