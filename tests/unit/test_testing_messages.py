@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from shoal import Channel, NodePlacementStrategy, Worker
+from shoal.channel.create import node_of_worker
+from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
     ChannelEmpty,
@@ -308,6 +310,12 @@ def test_a_rank_that_the_group_does_not_have_is_an_error_at_once(
         getattr(peers.execute_on(0), start)(method, *args).wait()
     assert f": {operation}" in str(caught.value)
     assert peers.share(1).wait() == [1, 1]  # the ranks go on
+
+
+def test_a_channel_beside_a_rank_that_the_group_does_not_have_is_an_error_at_once(peers):
+    assert node_of_worker("peers", 1, Deadline(60)) == 0
+    with pytest.raises(ShoalValueError, match="no worker 'peers:7': the group peers has ranks 0-1"):
+        node_of_worker("peers", 7, Deadline(60))
 
 
 # Waits.

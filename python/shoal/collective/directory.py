@@ -91,7 +91,8 @@ class ManagerDirectory:
 
         def sentence() -> str:
             # The manager is asked for log lines only: most waits are short.
-            sizes = self.group_sizes() if deadline.elapsed > _LONG_S else {}
+            is_long = _LONG_S < deadline.elapsed < deadline.timeout
+            sizes = self.group_sizes() if is_long else {}
             hint = unknown_group(address.root_group_name, sizes)
             return what + (hint and f" ({hint})")
 

@@ -1,9 +1,10 @@
 """Waits for other workers: log lines for long ones, and an end for those that cannot succeed.
 
 `PeerWait` is the wait of a call that blocks: its log lines and the error at its deadline name the
-cycle of waits that it is part of. `attend` is for operations that were started with `async_op=True`, which have no thread
-that could check anything: one task on the process's event loop checks all of them, as long as there
-are any, and fails those with dead peers or passed deadlines.
+cycle of waits that it is part of. `attend` is for operations that were started with
+`async_op=True`, which have no thread that could check anything: one task on the process's event
+loop checks all of them, as long as there are any, and fails those with dead peers or passed
+deadlines.
 """
 
 import asyncio
@@ -97,10 +98,11 @@ class PeerWait(LongWait):
 
     def tick(self) -> None:
         """Record a wait that has become long, and log the line that is due, if any."""
-        if self._number is None and self.deadline.elapsed - self._begun >= _NOTE_AFTER_S:
+        is_noted = self._number is not None
+        if not is_noted and self.deadline.elapsed - self._begun >= _NOTE_AFTER_S:
             self._number = next(_numbers)
             self._directory.note_wait(self._waiter, self._number, self._awaited)
-        elif self._cycle is None and self.deadline.remaining <= _LAST_LOOK_S:
+        elif is_noted and self._cycle is None and self.deadline.remaining <= _LAST_LOOK_S:
             self._cycle = self._find_cycle()
         super().tick()
 
