@@ -41,6 +41,7 @@ from shoal.state import remove_pages
 from shoal.tracing import settle
 from shoal.worker import timing
 from shoal.worker.failures import GroupCall, forget_failures
+from shoal.worker.launch_arguments import check_launch
 from shoal.worker.names import find_ranks, forget_dead, is_alive
 from shoal.worker.result import WorkerGroupFuncResult
 
@@ -218,7 +219,9 @@ class WorkerGroup:
             NameTakenError: A worker of this name is alive.
             PlacementError: The placement does not fit the cluster, or has no process.
             LaunchError: The group is launched already.
+            ShoalTypeError: The cluster, the strategy or the name is something else.
         """
+        check_launch(cluster, placement_strategy, name)
         if isinstance(max_concurrency, bool):
             isolate_gpu, max_concurrency = max_concurrency, None
         if self._workers:

@@ -1,0 +1,36 @@
+"""What `launch` refuses before it starts a process, and what it says."""
+
+import pytest
+
+from shoal import NodePlacementStrategy, Worker
+from shoal.errors import ShoalTypeError
+
+TWO = NodePlacementStrategy([0, 0])
+
+
+class Plain(Worker):
+    def go(self):
+        return self._rank
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("k",), r"cluster: expected a Cluster, got 'k' \(str\); for example launch\(cluster, "),
+        ((Ellipsis, "0-1", "w"), r"placement_strategy: expected a strategy, .*, got '0-1' \(str\)"),
+        ((Ellipsis, NodePlacementStrategy), r"placement_strategy: .*\(ABCMeta\)"),
+        ((Ellipsis, TWO, 3), r"name: expected a text, got 3 \(int\)"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_what_is_expected(cluster, arguments, says):
+    given = [cluster if argument is Ellipsis else argument for argument in arguments]
+    group = Plain.create_group()
+    with pytest.raises(ShoalTypeError, match=f"launch: {says}"):
+        group.launch(*given)
+    assert group.launch(cluster, TWO).go().wait() == [0, 1]
+
+
+@pytest.mark.parametrize("ranks", [2, "0-1"])
+def test_a_node_strategy_takes_a_list(ranks):
+    with pytest.raises(ShoalTypeError, match=f"node_ranks={ranks!r}: expected a list"):
+        NodePlacementStrategy(ranks)
