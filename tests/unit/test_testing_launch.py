@@ -34,3 +34,10 @@ def test_a_wrong_argument_is_named_with_what_is_expected(cluster, arguments, say
 def test_a_node_strategy_takes_a_list(ranks):
     with pytest.raises(ShoalTypeError, match=f"node_ranks={ranks!r}: expected a list"):
         NodePlacementStrategy(ranks)
+
+
+def test_an_argument_without_a_constructor_is_no_address(cluster):
+    group = Plain.create_group(Plain).launch(cluster)
+    text = r"parent_address: expected a WorkerAddress, got <class '.*Plain'>; the arguments of cr"
+    with pytest.raises(ShoalTypeError, match=text):
+        group.ready()
