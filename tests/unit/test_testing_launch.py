@@ -1,9 +1,11 @@
 """What `launch` refuses before it starts a process, and what it says."""
 
+from abc import abstractmethod
+
 import pytest
 
 from shoal import NodePlacementStrategy, Worker
-from shoal.errors import ShoalTypeError
+from shoal.errors import LaunchError, ShoalTypeError
 
 TWO = NodePlacementStrategy([0, 0])
 
@@ -41,3 +43,16 @@ def test_an_argument_without_a_constructor_is_no_address(cluster):
     text = r"parent_address: expected a WorkerAddress, got <class '.*Plain'>; the arguments of cr"
     with pytest.raises(ShoalTypeError, match=text):
         group.ready()
+
+
+class Abstract(Worker):
+    @abstractmethod
+    def go(self): ...
+
+    @abstractmethod
+    def end(self): ...
+
+
+def test_an_abstract_class_is_refused_with_its_methods(cluster):
+    with pytest.raises(LaunchError, match=r"class Abstract is abstract.* has the methods end, go$"):
+        Abstract.create_group().launch(cluster)

@@ -218,10 +218,10 @@ class WorkerGroup:
         Raises:
             NameTakenError: A worker of this name is alive.
             PlacementError: The placement does not fit the cluster, or has no process.
-            LaunchError: The group is launched already.
+            LaunchError: The group is launched already, or the class is abstract.
             ShoalTypeError: The cluster, the strategy or the name is something else.
         """
-        check_launch(cluster, placement_strategy, name)
+        check_launch(self._worker_cls, cluster, placement_strategy, name)
         if isinstance(max_concurrency, bool):
             isolate_gpu, max_concurrency = max_concurrency, None
         if self._workers:

@@ -1,9 +1,10 @@
 """Checks of what a user gives to `WorkerGroup.launch`."""
 
+import inspect
 from typing import Any
 
 from shoal.cluster import Cluster
-from shoal.errors import ShoalTypeError
+from shoal.errors import LaunchError, ShoalTypeError
 from shoal.problems import shown
 
 __all__ = ["check_launch"]
@@ -11,10 +12,11 @@ __all__ = ["check_launch"]
 _EXAMPLE = 'launch(cluster, NodePlacementStrategy([0, 0]), "players")'
 
 
-def check_launch(cluster: Any, strategy: Any, name: Any) -> None:
-    """Check the arguments of a launch before anything is started.
+def check_launch(cls: type, cluster: Any, strategy: Any, name: Any) -> None:
+    """Check the class and the arguments of a launch before anything is started.
 
     Raises:
+        LaunchError: The class is abstract.
         ShoalTypeError: An argument is of a wrong type, as if one was left out.
     """
     # A strategy of a user need not be derived from `PlacementStrategy`.
@@ -33,3 +35,9 @@ def check_launch(cluster: Any, strategy: Any, name: Any) -> None:
                 f"launch: {parameter}: expected {expected}, got {shown(given)} "
                 f"({type(given).__name__}); for example {_EXAMPLE}"
             )
+    if inspect.isabstract(cls):
+        methods = ", ".join(sorted(cls.__abstractmethods__))  # type: ignore[attr-defined]  # an abstract class has them
+        raise LaunchError(
+            f"the class {cls.__name__} is abstract, so no worker can be made of it; launch a class "
+            f"derived from it that has the methods {methods}"
+        )
