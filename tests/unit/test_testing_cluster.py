@@ -242,8 +242,13 @@ def test_an_error_of_one_rank_names_it(cluster):
 
 def test_the_failure_of_a_constructor_is_that_of_every_call(cluster):
     group = Counter.create_group(fails_on=[1]).launch(cluster, TWO)
-    with pytest.raises(WorkerGroupError, match="KeyError: 'rank 1'"):
+    text = (
+        "^constructing .*_Counter failed on 1 of 2 ranks after .* first on rank 1: KeyError: 'ran"
+    )
+    with pytest.raises(WorkerGroupError, match=text):
         group.ready()
+    with pytest.raises(WorkerGroupError, match=r"^\w+\.kept: constructing \w+ failed on 1 of"):
+        group.kept().wait()
     with pytest.raises(KeyError, match="rank 1"):
         group.execute_on(1).kept().wait()
     assert group.execute_on(0).kept().wait() == [[]]

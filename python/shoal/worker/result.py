@@ -223,14 +223,15 @@ class WorkerGroupFuncResult:
             return [call.replies[i] for i in range(len(call.refs))]
         call.stop()
         call.raised()
-        errors = [call.replies[i].rebuild() for i in failed]
+        failures = [call.replies[i] for i in failed]
+        errors = [failure.rebuild() for failure in failures]
         if len(call.refs) == 1:
             raise errors[0]
-        first = call.replies[failed[0]]
+        first = failures[0]
         running = call.pending()
         tail = f"; {self._peers(running)} still ran" if running else ""
         raise WorkerGroupError(
-            f"{call.name} failed on {len(failed)} of {len(call.refs)} ranks after "
+            f"{call.event(failures)} on {len(failed)} of {len(call.refs)} ranks after "
             f"{deadline.elapsed:.1f} s, first on rank {first.rank}: {first.type_name}: "
             f"{first.text}{tail}",
             errors,
