@@ -4,8 +4,8 @@ from abc import abstractmethod
 
 import pytest
 
-from shoal import NodePlacementStrategy, Worker
-from shoal.errors import LaunchError, ShoalTypeError
+from shoal import NodePlacementStrategy, Worker, WorkerGroup
+from shoal.errors import LaunchError, NameTakenError, ShoalTypeError
 
 TWO = NodePlacementStrategy([0, 0])
 
@@ -56,3 +56,19 @@ class Abstract(Worker):
 def test_an_abstract_class_is_refused_with_its_methods(cluster):
     with pytest.raises(LaunchError, match=r"class Abstract is abstract.* has the methods end, go$"):
         Abstract.create_group().launch(cluster)
+
+
+class Broken(Worker):
+    def __init__(self):
+        super().__init__()
+        raise OSError("no simulator")
+
+
+def test_a_name_that_a_failed_constructor_keeps_is_freed_as_its_error_says(cluster):
+    Broken.create_group().launch(cluster, TWO, "b")
+    with pytest.raises(NameTakenError, match="'b:0' belongs to a worker that is alive") as info:
+        Plain.create_group().launch(cluster, TWO, "b")
+    _, _, way = str(info.value).partition("Without a handle: ")
+    assert way == "WorkerGroup.from_group_name(cls, 'b').close()"
+    WorkerGroup.from_group_name(Broken, "b").close()
+    assert Plain.create_group().launch(cluster, TWO, "b").go().wait() == [0, 1]
