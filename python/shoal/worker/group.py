@@ -154,7 +154,11 @@ class WorkerGroup:
                     f"{cls.__name__}.{name} is hidden: only methods without a leading underscore "
                     "can be called on a group"
                 )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        kind = f"{type(self).__name__!r} object"
+        if "_worker_cls" in vars(self):
+            kind = f"the group {self._name!r} of {self._worker_cls.__name__}"
+        # With both, Python's tracebacks say "Did you mean".
+        raise AttributeError(f"{kind} has no attribute {name!r}", name=name, obj=self)
 
     # --- identity ---
 

@@ -6,13 +6,13 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from shoal._ray import runtime, timed_out
 from shoal.cluster.stop import stops_on_failure
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import ClusterError, ShoalValueError, WorkerGroupError
+from shoal.errors import ClusterError, ShoalTypeError, ShoalValueError, WorkerGroupError
 from shoal.worker import timing
 from shoal.worker.failures import GroupCall
 
@@ -140,6 +140,14 @@ class WorkerGroupFuncResult:
 
     def __await__(self) -> Any:
         return self.async_wait().__await__()
+
+    def __getitem__(self, index: object) -> NoReturn:
+        # Also called by `for`, `list` and unpacking, as there is no `__iter__`: with one, checks
+        # for an `Iterable` would take the handle for the values.
+        raise ShoalTypeError(
+            f"{self._call.name}: the call returned a handle, not its values; call .wait() first: it "
+            "returns a list with one value for each rank"
+        )
 
     # --- durations ---
 
