@@ -3,7 +3,6 @@
 import logging
 import operator
 import os
-import traceback
 from collections.abc import Iterable
 from concurrent.futures import Future
 
@@ -71,7 +70,7 @@ def test_a_misspelt_method_names_the_group_and_its_class(cluster):
     group = Env.create_group().launch(cluster, name="env")
     with pytest.raises(AttributeError, match="the group 'env' of Env has no attribute 'stap'") as e:
         group.stap()
-    assert "Did you mean: 'step'?" in "".join(traceback.format_exception(e.value))
+    assert (e.value.name, e.value.obj) == ("stap", group)  # Python looks for a similar name there
 
 
 def test_a_generator_that_is_returned_is_a_failure(cluster):
