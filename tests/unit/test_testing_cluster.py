@@ -440,6 +440,14 @@ def test_two_clusters_at_once_are_refused(cluster):
         pass
 
 
+def test_another_number_of_nodes_in_a_running_job_is_warned_of(cluster, caplog):
+    assert Cluster(num_nodes=1) is Cluster(num_nodes=0) is Cluster() is cluster
+    assert caplog.messages == []
+    assert Cluster(num_nodes=4) is cluster
+    (warning,) = caplog.messages
+    assert warning.startswith("Cluster(num_nodes=4) has no effect: this process has a cluster of 1")
+
+
 def test_ports_are_released_at_the_end():
     def count():
         return len(list(Path("/proc/self/fd").iterdir()))

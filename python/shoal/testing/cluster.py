@@ -102,7 +102,8 @@ class LocalCluster(Cluster):
     ) -> None:
         del timeout
         if getattr(Cluster, "_instance", None) is self:
-            return  # `Cluster(...)` within the block
+            self._warn_of_size(num_nodes)  # `Cluster(...)` within the block
+            return
         if distributed_log_dir is not None:
             raise ShoalValueError(
                 f"distributed_log_dir={distributed_log_dir!r}: a local cluster has no logs of its "
