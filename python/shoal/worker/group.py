@@ -155,7 +155,7 @@ class WorkerGroup:
                     "can be called on a group"
                 )
         kind = f"{type(self).__name__!r} object"
-        if "_worker_cls" in vars(self):
+        if "_name" in vars(self):
             kind = f"the group {self._name!r} of {self._worker_cls.__name__}"
         # With both, Python's tracebacks say "Did you mean".
         raise AttributeError(f"{kind} has no attribute {name!r}", name=name, obj=self)
