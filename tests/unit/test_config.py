@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from shoal.config import ClusterConfig, NodeGroupConfig, NodeGroupEnvConfig, load
+from shoal.errors import ClusterConfigError
 from support.documents import blocks, page
 
 EXAMPLES = Path(__file__).parents[1] / "vectors" / "examples"
@@ -109,6 +110,19 @@ def test_unknown_keys_of_the_section_are_ignored_with_one_warning_at_the_caller(
         config = load(section(num_node=3, logs={}))
     assert [warning.filename for warning in seen] == [__file__]
     assert config.num_nodes == 4
+
+
+def test_a_misspelt_required_key_is_in_the_error_with_its_place(tmp_path, recwarn):
+    path = tmp_path / "job.yaml"
+    path.write_text("num_nodes: 1\ncomponent_placment: {a: 0}\nlogs: {}\n")
+    with pytest.raises(ClusterConfigError) as error:
+        load(path)
+    assert error.value.problems[0] == (
+        f"cluster.component_placment ({path}:2:1): unknown key 'component_placment'; "
+        "did you mean 'component_placement'?"
+    )
+    assert error.value.problems[1].endswith("Missing fields '['component_placement']' detected")
+    assert [str(w.message) for w in recwarn] == [f"{path}: cluster: ignored unknown keys: 'logs'"]
 
 
 def test_the_import_loads_neither_ray_nor_torch_nor_pydantic(run_python):

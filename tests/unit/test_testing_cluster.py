@@ -242,8 +242,13 @@ def test_an_error_of_one_rank_names_it(cluster):
 
 def test_the_failure_of_a_constructor_is_that_of_every_call(cluster):
     group = Counter.create_group(fails_on=[1]).launch(cluster, TWO)
-    with pytest.raises(WorkerGroupError, match="KeyError: 'rank 1'"):
+    text = (
+        "^constructing .*_Counter failed on 1 of 2 ranks after .* first on rank 1: KeyError: 'ran"
+    )
+    with pytest.raises(WorkerGroupError, match=text):
         group.ready()
+    with pytest.raises(WorkerGroupError, match=r"^\w+\.kept: constructing \w+ failed on 1 of"):
+        group.kept().wait()
     with pytest.raises(KeyError, match="rank 1"):
         group.execute_on(1).kept().wait()
     assert group.execute_on(0).kept().wait() == [[]]
@@ -433,6 +438,14 @@ def test_a_call_after_the_end_is_refused():
 def test_two_clusters_at_once_are_refused(cluster):
     with pytest.raises(ClusterError, match="has a cluster already"), local_cluster():
         pass
+
+
+def test_another_number_of_nodes_in_a_running_job_is_warned_of(cluster, caplog):
+    assert Cluster(num_nodes=1) is Cluster(num_nodes=0) is Cluster() is cluster
+    assert caplog.messages == []
+    assert Cluster(num_nodes=4) is cluster
+    (warning,) = caplog.messages
+    assert warning.startswith("Cluster(num_nodes=4) has no effect: this process has a cluster of 1")
 
 
 def test_ports_are_released_at_the_end():

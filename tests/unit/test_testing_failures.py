@@ -170,6 +170,8 @@ def test_the_failure_of_a_constructor_is_logged_once(cluster, log):
     assert errors(log)[0].startswith(
         "constructing broken failed on rank 0 (broken:0): ValueError: constructor ("
     )
+    text = "broken.fail: constructing broken failed on rank 0 (broken:0): ValueError: constructor ("
+    assert errors(log)[1].startswith(text)
     assert "".join(errors(log)).count("Traceback") == 1
     del handle
 

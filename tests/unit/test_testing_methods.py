@@ -1,7 +1,9 @@
 """Methods that are called on a group: which are refused, and what their workers print."""
 
 import logging
+import operator
 import os
+from collections.abc import Iterable
 from concurrent.futures import Future
 
 import pytest
@@ -48,6 +50,27 @@ def test_a_generator_is_refused_before_it_is_called(cluster, method):
     with pytest.raises(GeneratorMethodError):
         group.call_ranks([0], method)
     assert group.total().wait() == [3]  # a generator for use inside the worker
+
+
+class Env(Worker):
+    def step(self):
+        return self._rank
+
+
+@pytest.mark.parametrize("use", [list, operator.itemgetter(0), lambda handle: [*handle]])
+def test_a_handle_taken_for_its_values_says_to_wait(cluster, use):
+    handle = Env.create_group().launch(cluster, name="env").step()
+    with pytest.raises(TypeError, match=r"env\.step: .* call \.wait\(\) first"):
+        use(handle)
+    assert not isinstance(handle, Iterable)
+    assert handle.wait() == [0]
+
+
+def test_a_misspelt_method_names_the_group_and_its_class(cluster):
+    group = Env.create_group().launch(cluster, name="env")
+    with pytest.raises(AttributeError, match="the group 'env' of Env has no attribute 'stap'") as e:
+        group.stap()
+    assert (e.value.name, e.value.obj) == ("stap", group)  # Python looks for a similar name there
 
 
 def test_a_generator_that_is_returned_is_a_failure(cluster):

@@ -30,6 +30,7 @@ class Failure:
         traceback_text: The traceback with its causes, as text.
         pickled: The exception itself, if it can be pickled.
         where: File, line and function that raised it; empty if this is not known.
+        is_of_constructor: Whether the worker's constructor raised it, so that no method can run.
     """
 
     address: str
@@ -40,6 +41,7 @@ class Failure:
     traceback_text: str
     pickled: bytes | None
     where: str = ""
+    is_of_constructor: bool = False
 
     @classmethod
     def capture(

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pickle import PickleBuffer
 from typing import Any
@@ -230,9 +230,7 @@ class WorkerHost:
         except BaseException as error:
             if _ends_process(error):
                 raise
-            self._shoal_failure = Failure.capture(
-                error, spec.name, spec.rank, skip_frames_of=__file__
-            )
+            self._shoal_failure = replace(self._shoal_failed(error), is_of_constructor=True)
             release_worker()
         else:
             preload_torch(driver_has_it=spec.driver_has_torch)

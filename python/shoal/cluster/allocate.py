@@ -288,10 +288,19 @@ def allocate(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> An
     try:
         return _actor_class(request.cls).options(**options).remote(spec, *refs)
     except NAME_TAKEN as error:
-        raise NameTakenError(
-            f"the name {request.worker_name!r} belongs to a worker that is alive in the job "
-            f"{job.namespace!r}; close its group first, or choose another name"
-        ) from error
+        raise name_taken(request.worker_name, job.namespace) from error
+
+
+def name_taken(name: str, namespace: str) -> NameTakenError:
+    """Return the error about a name that a live worker has."""
+    text = f"the name {name!r} belongs to a worker that is alive in the job {namespace!r}"
+    group, is_rank, _ = name.partition(":")
+    if not is_rank:
+        return NameTakenError(f"{text}; end it first, or choose another name")
+    return NameTakenError(
+        f"{text}, as one whose constructor failed is, too; close its group first, or choose another "
+        f"name. Without a handle: WorkerGroup.from_group_name(cls, {group!r}).close()"
+    )
 
 
 _actor_classes: dict[type, Any] = {}

@@ -98,7 +98,7 @@ class Cluster(DescribedCluster):
     started or else on a local one. `Cluster()` without arguments joins a job: a worker joins its
     own, a driver joins the running one. If no job runs, the driver launches one over all connected
     nodes and logs that. Until `shutdown`, a second construction in a process returns the first
-    instance.
+    instance, with a warning if it asks for another number of nodes.
 
     Args:
         num_nodes: Number of nodes that the job waits for; 0 for all that are connected.
@@ -167,6 +167,7 @@ class Cluster(DescribedCluster):
         timeout: float | None = None,
     ) -> None:
         if Cluster._has_initialized:
+            self._warn_of_size(num_nodes)
             return
         log_to_stderr()
         prepare_stop()
@@ -190,6 +191,14 @@ class Cluster(DescribedCluster):
         atexit.register(self._shut_down)
         if distributed_log_dir is not None:
             self._begin_logs(distributed_log_dir)
+
+    def _warn_of_size(self, num_nodes: int | None) -> None:
+        if num_nodes and num_nodes != self.num_nodes:
+            _log.warning(
+                "Cluster(num_nodes=%s) has no effect: this process has a cluster of %d already; "
+                "call its shutdown() first to start another one",
+                num_nodes, self.num_nodes,
+            )  # fmt: skip
 
     def _begin_logs(self, folder: str) -> None:
         if not self._owner:

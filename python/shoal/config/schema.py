@@ -142,9 +142,17 @@ def check(document: Document, kinds: Kinds) -> Any:
     Raises:
         ClusterConfigError: The section has problems; the error lists all, each with its path.
     """
-    known = {key: document.section[key] for key in document.section if key in _Cluster.model_fields}
-    _warn_of_unknown(document)
-    problems: list[Problem] = []
+    section, fields = document.section, _Cluster.model_fields
+    known = {key: section[key] for key in section if key in fields}
+    absent = [name for name in fields if fields[name].is_required() and name not in section]
+    hints = {key: did_you_mean(key, absent) for key in section if key not in fields}
+    # A key of another program, unless a required one is missing that it may mean.
+    _warn_of_unknown(document.name, [key for key, hint in hints.items() if not hint])
+    problems = [
+        Problem((key,), f"unknown key {key!r}{hint}", key=True)
+        for key, hint in hints.items()
+        if hint
+    ]
     config = _cluster(known, document.entries, problems, kinds)
     if config is None:
         lines = [f"{document.where(*p.path, key=p.key)}: {p.message}" for p in problems]
@@ -181,13 +189,10 @@ def read_group(values: Mapping[str, Any], kinds: Kinds) -> Any:
     return parts.make(kinds)
 
 
-def _warn_of_unknown(document: Document) -> None:
-    unknown = [key for key in document.section if key not in _Cluster.model_fields]
+def _warn_of_unknown(name: str, unknown: list[str]) -> None:
     if unknown:
         listed = ", ".join(f"{key!r}{did_you_mean(key, _Cluster.model_fields)}" for key in unknown)
-        warnings.warn(
-            f"{document.name}: cluster: ignored unknown keys: {listed}", UserWarning, stacklevel=4
-        )
+        warnings.warn(f"{name}: cluster: ignored unknown keys: {listed}", UserWarning, stacklevel=4)
 
 
 def _cluster(

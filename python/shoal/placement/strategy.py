@@ -18,7 +18,7 @@ from shoal._backend import (
     place_packed,
 )
 from shoal.config.entries import labels_of
-from shoal.errors import PlacementError
+from shoal.errors import PlacementError, ShoalTypeError
 from shoal.placement.groups import ClusterLike, find_groups
 
 __all__ = [
@@ -231,6 +231,7 @@ class NodePlacementStrategy(_SolvedStrategy):
 
     Raises:
         PlacementError: There are no processes.
+        ShoalTypeError: The node ranks are no list.
     """
 
     _placement_strategy = "NODE"
@@ -246,7 +247,13 @@ class NodePlacementStrategy(_SolvedStrategy):
         name = type(self).__name__
         older = {} if node_ids is None else {"node_ids": node_ids}
         values = _newer(name, {"node_ranks": node_ranks}, older, {"node_ranks": ["node_ids"]})
-        self._node_ranks = sorted(_required(values, "node_ranks", name))
+        ranks = _required(values, "node_ranks", name)
+        if isinstance(ranks, str) or not isinstance(ranks, Iterable):
+            raise ShoalTypeError(
+                f"{name}: node_ranks={ranks!r}: expected a list with the node of each process; "
+                f"{name}([0, 0]) starts two on node 0"
+            )
+        self._node_ranks = sorted(ranks)
         if not self._node_ranks:
             raise PlacementError("node_ranks must not be empty")
 

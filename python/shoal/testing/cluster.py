@@ -11,14 +11,14 @@ from shoal._backend import NAME as BACKEND
 from shoal._ray import use_runtime
 from shoal.bootstrap.host import LaunchSpec, pack
 from shoal.cluster import Cluster
-from shoal.cluster.allocate import Allocation, resolve
+from shoal.cluster.allocate import Allocation, name_taken, resolve
 from shoal.cluster.env import PATH_LIKE_ENV_VARS
 from shoal.cluster.job import Job
 from shoal.cluster.stop import prepare_stop
 from shoal.config import load
 from shoal.context import current, set_context
 from shoal.deadline import observe_waits
-from shoal.errors import ClusterError, LaunchError, NameTakenError, ShoalValueError
+from shoal.errors import ClusterError, LaunchError, ShoalValueError
 from shoal.manager import NodeManager
 from shoal.net_emulation import (
     NetEmulationManager,
@@ -102,7 +102,8 @@ class LocalCluster(Cluster):
     ) -> None:
         del timeout
         if getattr(Cluster, "_instance", None) is self:
-            return  # `Cluster(...)` within the block
+            self._warn_of_size(num_nodes)  # `Cluster(...)` within the block
+            return
         if distributed_log_dir is not None:
             raise ShoalValueError(
                 f"distributed_log_dir={distributed_log_dir!r}: a local cluster has no logs of its "
@@ -193,10 +194,7 @@ class LocalCluster(Cluster):
         name = request.worker_name
         start = resolve(self._job, request, self._reports)
         if name in self._runtime.actors:
-            raise NameTakenError(
-                f"the name {name!r} belongs to a worker that is alive in the job "
-                f"{self._job.namespace!r}; close its group first, or choose another name"
-            )
+            raise name_taken(name, self._job.namespace)
         payload, buffers, refs = pack(request.cls, request.cls_args, request.cls_kwargs)
         if refs:
             raise LaunchError(f"{name}: a local cluster cannot resolve references of Ray")

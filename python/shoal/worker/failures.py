@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ class GroupCall:
         method: The method.
         refs: One Ray reference for each rank that was called.
         ranks: The ranks that were called.
-        what: The call in log lines; by default `group.method`.
+        what: The call in the texts of its failures; by default `group.method`.
         is_quiet: Whether the failures of this call are of no interest to the user.
         stops: Whether a failure ends this process.
         on_complete: Called once without a failure when all ranks have replied.
@@ -265,6 +265,13 @@ class GroupCall:
 
     # --- failures ---
 
+    def event(self, failures: Iterable[Failure]) -> str:
+        """Say what failed: this call, or the constructors, without which it did not run."""
+        built = f"constructing {self.group}"
+        if self._what == built or not all(failure.is_of_constructor for failure in failures):
+            return f"{self._what} failed"
+        return f"{self._what}: {built} failed"
+
     def stop(self) -> None:
         """End this driver because the call failed, if failures do."""
         if self._stops and not _is_worker():
@@ -292,7 +299,8 @@ class GroupCall:
 
     def _line(self, index: int) -> str:
         failure: Failure = self.replies[index]
-        return f"{self._what} failed on rank {failure.rank} ({failure.address}): {failure.summary}"
+        where = f"on rank {failure.rank} ({failure.address})"
+        return f"{self.event([failure])} {where}: {failure.summary}"
 
     def _stop(self, index: int) -> None:
         stop_process(self._line(index), _end_workers, is_worker=_is_worker())

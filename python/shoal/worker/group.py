@@ -41,6 +41,7 @@ from shoal.state import remove_pages
 from shoal.tracing import settle
 from shoal.worker import timing
 from shoal.worker.failures import GroupCall, forget_failures
+from shoal.worker.launch_arguments import check_launch
 from shoal.worker.names import find_ranks, forget_dead, is_alive
 from shoal.worker.result import WorkerGroupFuncResult
 
@@ -153,7 +154,11 @@ class WorkerGroup:
                     f"{cls.__name__}.{name} is hidden: only methods without a leading underscore "
                     "can be called on a group"
                 )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        kind = f"{type(self).__name__!r} object"
+        if "_name" in vars(self):
+            kind = f"the group {self._name!r} of {self._worker_cls.__name__}"
+        # With both, Python's tracebacks say "Did you mean".
+        raise AttributeError(f"{kind} has no attribute {name!r}", name=name, obj=self)
 
     # --- identity ---
 
@@ -217,8 +222,10 @@ class WorkerGroup:
         Raises:
             NameTakenError: A worker of this name is alive.
             PlacementError: The placement does not fit the cluster, or has no process.
-            LaunchError: The group is launched already.
+            LaunchError: The group is launched already, or the class is abstract.
+            ShoalTypeError: The cluster, the strategy or the name is something else.
         """
+        check_launch(self._worker_cls, cluster, placement_strategy, name)
         if isinstance(max_concurrency, bool):
             isolate_gpu, max_concurrency = max_concurrency, None
         if self._workers:

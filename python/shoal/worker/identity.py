@@ -2,10 +2,11 @@
 
 import os
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from shoal._backend import WorkerAddress
-from shoal.errors import NotLaunchedError
+from shoal.errors import NotLaunchedError, ShoalTypeError
+from shoal.problems import shown
 
 __all__ = ["Identity", "accelerator_type"]
 
@@ -66,7 +67,14 @@ class Identity:
 
         Raises:
             NotLaunchedError: Neither of them identifies the worker.
+            ShoalTypeError: The parent's address is something else.
         """
+        given: Any = parent_address  # typed, but it comes from a user
+        if given is not None and not isinstance(given, WorkerAddress):
+            raise ShoalTypeError(
+                f"parent_address: expected a WorkerAddress, got {shown(given)}; the arguments of "
+                "create_group go to the constructor, which is that of Worker if the class has none"
+            )
         launched = bool(os.environ.get("RAY_ACTOR") and os.environ.get("WORKER_NAME"))
         if parent_address is not None and world_size is not None and rank is not None:
             address = parent_address.get_child_address(rank)

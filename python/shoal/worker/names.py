@@ -7,6 +7,7 @@ from typing import Any
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from shoal._ray import fetch, find_actor, runtime
+from shoal.cluster.allocate import name_taken
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import NameTakenError, ShoalTimeoutError, ShoalValueError
@@ -114,10 +115,7 @@ def forget_dead(group_name: str) -> None:
     for info in infos:
         name = f"{group_name}:{info.rank}"
         if is_alive(name, namespace, deadline):
-            raise NameTakenError(
-                f"the name {name!r} belongs to a worker that is alive in the job {namespace!r}; "
-                "close its group first, or choose another name"
-            )
+            raise name_taken(name, namespace)
     if infos:
         manager.unregister_group(group_name)
 

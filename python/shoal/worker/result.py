@@ -6,13 +6,13 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from shoal._ray import runtime, timed_out
 from shoal.cluster.stop import stops_on_failure
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import ClusterError, ShoalValueError, WorkerGroupError
+from shoal.errors import ClusterError, ShoalTypeError, ShoalValueError, WorkerGroupError
 from shoal.worker import timing
 from shoal.worker.failures import GroupCall
 
@@ -141,6 +141,14 @@ class WorkerGroupFuncResult:
     def __await__(self) -> Any:
         return self.async_wait().__await__()
 
+    def __getitem__(self, index: object) -> NoReturn:
+        # Also called by `for`, `list` and unpacking, as there is no `__iter__`: with one, checks
+        # for an `Iterable` would take the handle for the values.
+        raise ShoalTypeError(
+            f"{self._call.name}: the call returned a handle, not its values; call .wait() first: it "
+            "returns a list with one value for each rank"
+        )
+
     # --- durations ---
 
     def consume_duration(self, reduction_type: str = "max") -> float:
@@ -223,14 +231,15 @@ class WorkerGroupFuncResult:
             return [call.replies[i] for i in range(len(call.refs))]
         call.stop()
         call.raised()
-        errors = [call.replies[i].rebuild() for i in failed]
+        failures = [call.replies[i] for i in failed]
+        errors = [failure.rebuild() for failure in failures]
         if len(call.refs) == 1:
             raise errors[0]
-        first = call.replies[failed[0]]
+        first = failures[0]
         running = call.pending()
         tail = f"; {self._peers(running)} still ran" if running else ""
         raise WorkerGroupError(
-            f"{call.name} failed on {len(failed)} of {len(call.refs)} ranks after "
+            f"{call.event(failures)} on {len(failed)} of {len(call.refs)} ranks after "
             f"{deadline.elapsed:.1f} s, first on rank {first.rank}: {first.type_name}: "
             f"{first.text}{tail}",
             errors,

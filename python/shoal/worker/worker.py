@@ -70,6 +70,7 @@ class Worker(WorkerBase, RoutedCalls, MadeByInit, metaclass=WorkerMeta):
 
     Raises:
         NotLaunchedError: It was constructed outside `launch`, without the three arguments.
+        ShoalTypeError: `parent_address` is something else.
         ShoalTimeoutError: Rank 0 of the group did not come up in time.
     """
 
