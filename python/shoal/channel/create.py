@@ -263,14 +263,14 @@ def node_of_worker(group_name: str | None, rank: int | None, deadline: Deadline)
         group_name = current().name.partition(":")[0]
     address = WorkerAddress(group_name, [rank or 0])
     manager = WorkerManager.get_proxy()
-    info = manager.wait_worker_info(address, timeout=deadline.remaining)
-    if info is None:
+    while (info := manager.wait_worker_info(address, timeout=deadline.remaining)) is None:
         if ranks := too_high(address, manager.get_group_sizes()):
             raise ShoalValueError(f"{describe_self()}: no worker {address.get_name()!r}: {ranks}")
-        raise ShoalTimeoutError(
-            f"{describe_self()}: group_affinity={group_name!r}: no worker {address.get_name()!r} "
-            f"registered within {deadline.timeout:g} s"
-        )
+        if deadline.expired:
+            raise ShoalTimeoutError(
+                f"{describe_self()}: group_affinity={group_name!r}: no worker "
+                f"{address.get_name()!r} registered within {deadline.timeout:g} s"
+            )
     return int(info.cluster_node_rank)
 
 

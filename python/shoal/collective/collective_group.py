@@ -14,6 +14,7 @@ from shoal.collective import tensor_data
 from shoal.collective.directory import Directory
 from shoal.collective.exchange import Exchange
 from shoal.collective.options import CollectiveGroupOptions
+from shoal.collective.peers import registered
 from shoal.collective.tensor_data import TensorData, object_type
 from shoal.collective.work_queue import CollectiveWorkQueue
 from shoal.deadline import Deadline
@@ -372,7 +373,7 @@ def _member(
     what: str,
     deadline: Deadline,
 ) -> WorkerInfo:
-    found = directory.wait_for(address, what, deadline)
+    found = registered(directory, address, what, deadline)
     if found is None:
         absent = [member.get_name() for member in members if directory.look_up(member) is None]
         names = ", ".join(absent) or address.get_name()

@@ -101,7 +101,7 @@ class ManagerDirectory:
             found = get(asked, deadline, sentence, peer, name)
         except ShoalTimeoutError:  # the manager's answer comes a little later
             with contextlib.suppress(ShoalTimeoutError):
-                found = get(asked, Deadline(_SPARE_S), sentence, peer, name)
+                found = get(asked, Deadline(_SPARE_S), lambda: what, peer, name)
         return found
 
     def group_sizes(self) -> dict[str, int | None]:

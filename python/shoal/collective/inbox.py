@@ -308,24 +308,25 @@ class Inbox:
         self, deadline: Deadline, seen: set[int], wait: PeerWait | None = None
     ) -> Any:
         """Wait for the next message of the queue."""
-        lost_peer: PeerLostError | None = None
+        failed: ShoalError | None = None
         while True:
             route = self._route or self._open(deadline)
             seconds = min(SLICE_S, deadline.remaining)
-            if lost_peer is not None:
+            if failed is not None:
                 seconds = 0.0
             elif wait is not None:
                 seconds = wait.step(seconds)
             try:
                 return self._get(route, seconds)
             except ShoalTimeoutError:
-                if lost_peer is not None:
-                    raise lost_peer from None
+                if failed is not None:
+                    raise failed from None
                 if wait is not None:
                     wait.tick()
-                lost_peer = self._dead(deadline, seen)  # it may have sent before it died
-                if lost_peer is None and deadline.expired:
-                    raise self._too_late(deadline) from None
+                # A message may have come meanwhile, or before the sender died: one more look.
+                failed = self._dead(deadline, seen)
+                if failed is None and deadline.expired:
+                    failed = self._too_late(deadline)
             except (ChannelDecodeError, ChannelClosed) as error:
                 raise self._translated(error, deadline) from error
 

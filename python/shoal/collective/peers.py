@@ -16,7 +16,7 @@ from shoal.errors import PeerLostError, ShoalTypeError, ShoalValueError
 from shoal.manager import WorkerInfo, too_high, unknown_group
 from shoal.process import ProcessId, is_running, own_process
 
-__all__ = ["Peers", "peer_address"]
+__all__ = ["Peers", "peer_address", "registered"]
 
 
 def peer_address(group_name: Any, rank: int | Sequence[int]) -> WorkerAddress:
@@ -61,14 +61,11 @@ class Peers:
         info = self._infos.get(address)
         if info is not None:
             return info
-        while (info := self._directory.wait_for(address, what, deadline)) is None:
-            sizes = self._directory.group_sizes()
-            if ranks := too_high(address, sizes):
-                raise ShoalValueError(f"{describe_self()}: {what}: {ranks}")
-            if deadline.expired:  # else a group that was too small has just been closed
-                peer = f"{address.get_name()} (it never registered)"
-                hint = unknown_group(address.root_group_name, sizes)
-                raise timed_out(what, peer, deadline, hint)
+        info = registered(self._directory, address, what, deadline)
+        if info is None:
+            peer = f"{address.get_name()} (it never registered)"
+            hint = unknown_group(address.root_group_name, self._directory.group_sizes())
+            raise timed_out(what, peer, deadline, hint)
         self._infos[address] = info
         return info
 
@@ -153,3 +150,18 @@ class Peers:
             return None
         note = f"process {info.pid} ended" + (", and it was started again" if again else "")
         return lost(what, address.get_name(), deadline, note)
+
+
+def registered(
+    directory: Directory, address: WorkerAddress, what: str, deadline: Deadline
+) -> WorkerInfo | None:
+    """Return a worker's record as soon as it has registered; None at the deadline.
+
+    Raises:
+        ShoalValueError: Its group has no such rank.
+    """
+    while (info := directory.wait_for(address, what, deadline)) is None and not deadline.expired:
+        if ranks := too_high(address, directory.group_sizes()):
+            raise ShoalValueError(f"{describe_self()}: {what}: {ranks}")
+        # A group that was too small has just been closed, and may be launched again.
+    return info

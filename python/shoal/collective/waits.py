@@ -74,11 +74,13 @@ class PeerWait(LongWait):
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         raised = error[1] if error else None
-        if isinstance(raised, ShoalTimeoutError) and self.deadline.expired:
-            cycle = self._cycle or self._find_cycle()
-            if cycle not in str(raised):  # a wait within this one may have added it
-                raised.args = (f"{raised}{cycle}",)
-        self._end()
+        try:
+            if isinstance(raised, ShoalTimeoutError) and self.deadline.expired:
+                cycle = self._find_cycle() if self._cycle is None else self._cycle
+                if cycle not in str(raised):  # a wait within this one may have added it
+                    raised.args = (f"{raised}{cycle}",)
+        finally:
+            self._end()
 
     def waits_for(self, peers: Sequence[str]) -> None:
         """Set the workers it waits for now, if some of those before need not be waited for."""

@@ -190,7 +190,7 @@ class WorkerManager(Manager):
     def get_group_sizes(self) -> dict[str, int | None]:
         """Return the number of ranks of each group; None if its workers were not launched."""
         started: dict[str, int | None] = {a.root_group_name: None for a in list(self._infos)}
-        return started | {name: size for name, (size, _) in self._launched.items()}
+        return started | {name: size for name, (size, _) in list(self._launched.items())}
 
     def is_too_high(self, worker_address: WorkerAddress) -> bool:
         """Whether a worker cannot exist, because its group was launched with fewer ranks."""

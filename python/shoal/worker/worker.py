@@ -127,7 +127,9 @@ class Worker(WorkerBase, RoutedCalls, MadeByInit, metaclass=WorkerMeta):
     ) -> None:
         self._is_ray_actor = world_size is None or rank is None
         given = (parent_address, world_size, rank)
-        if given != (None, None, None) or not hasattr(self, "_identity"):  # else made by `__new__`
+        if any(one is not None for one in given) or not hasattr(
+            self, "_identity"
+        ):  # else made by `__new__`
             self._env_setup_before_init(Identity.read(*given))
         identity = self._identity
         name = os.environ["WORKER_NAME"] = self._worker_name
