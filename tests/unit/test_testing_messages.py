@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from shoal import Channel, NodePlacementStrategy, Worker
+from shoal import Channel, NodePlacementStrategy, Worker, WorkerAddress
 from shoal.channel.create import node_of_worker
 from shoal.deadline import Deadline
 from shoal.errors import (
@@ -67,6 +67,10 @@ class Peer(Worker):
 
     def receive_absent(self):
         return self.recv("absent", 0)
+
+    def group_with(self, rank):
+        members = [self.worker_address, WorkerAddress("peers", [rank])]
+        return self._collective.create_collective_group(members)
 
     def start(self, method, *args, **options):
         return getattr(self, method)(*args, **options)
@@ -310,6 +314,11 @@ def test_a_rank_that_the_group_does_not_have_is_an_error_at_once(
         getattr(peers.execute_on(0), start)(method, *args).wait()
     assert f": {operation}" in str(caught.value)
     assert peers.share(1).wait() == [1, 1]  # the ranks go on
+
+
+def test_a_collective_group_with_a_rank_that_does_not_exist_is_an_error_at_once(peers):
+    with pytest.raises(ShoalValueError, match="the group peers has ranks 0-1"):
+        peers.execute_on(0).group_with(7).wait()
 
 
 def test_a_channel_beside_a_rank_that_the_group_does_not_have_is_an_error_at_once(peers):
