@@ -267,10 +267,10 @@ def test_devices_of_a_job_without_components_are_idle():
 
 def test_warnings_of_the_configuration_are_notes_of_the_error():
     with pytest.raises(ClusterConfigError) as failed:
-        plan({"num_nodes": 1, "compnent_placement": {"actor": 0}}, "1x8")
+        plan({"num_nodes": 1, "node_grups": []}, "1x8")
     (note,) = failed.value.__notes__
     assert note.startswith("warning: ")
-    assert "did you mean 'component_placement'?" in note
+    assert "did you mean 'node_groups'?" in note
 
 
 def test_nodes_of_an_inventory_must_have_the_ranks_from_0():

@@ -85,6 +85,7 @@ class Member:
         self.keeps = False
         self.held = (-_HELD_LATELY_S, "")
         self._db: sqlite3.Connection | None = None
+        self._lock = -1  # the folder, open to be locked; open while `_db` is
         self._bell = -1
         self._due: set[int] = set()  # the participants whose bells to ring
         self._serial = 0
@@ -230,6 +231,9 @@ class Member:
             db, self._db = self._db, None
             if db is not None:
                 db.close()
+            lock, self._lock = self._lock, -1
+            if lock >= 0:
+                os.close(lock)
 
     def forget_parent(self) -> None:
         """Forget that this process, or in a forked child its parent, is a participant."""
@@ -258,6 +262,11 @@ class Member:
     def _connected(self) -> sqlite3.Connection:
         if self._db is None:
             self._db = connect(self.folder / TABLES)
+        if self._lock < 0:
+            try:
+                self._lock = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise gone(self.folder) from None
         return self._db
 
     def _change(self, work: Work[T], undone: Callable[[], None] | None, patience: float) -> T:
@@ -265,6 +274,10 @@ class Member:
             if db.in_transaction:  # a signal came before the rollback of an earlier call
                 db.execute("ROLLBACK")
             try:
+                # Until 3.51.3, SQLite can lose a transaction that one process commits while another
+                # one copies earlier ones from the journal, as it does after a commit now and then
+                # (https://sqlite.org/wal.html#walresetbug). So only one does either at a time.
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 db.execute("BEGIN IMMEDIATE")
                 result = work(db)
                 due = db.execute("DELETE FROM armed WHERE due = 1 RETURNING participant").fetchall()
@@ -278,6 +291,8 @@ class Member:
                 if undone is not None:
                     undone()
                 raise
+            finally:
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
             return result
 
         try:

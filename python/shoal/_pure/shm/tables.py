@@ -221,6 +221,8 @@ def use(path: Path, work: Callable[[], T], patience: float) -> T:
     while True:
         try:
             return access.use(work)
+        except BlockingIOError:
+            pass  # another process changes the tables
         except sqlite3.Error as error:
             if _code(error) not in _BUSY:
                 raise _explained(error, path) from error
