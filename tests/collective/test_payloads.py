@@ -193,6 +193,28 @@ def test_tensors_of_all_sizes_are_received_in_place(pair, sends, receives):
     assert b.end() == []
 
 
+def recv_into_a_factor(me, sizes):
+    import torch
+
+    refused = []
+    for size in sizes:
+        weight, factor = torch.ones(size, requires_grad=True), torch.zeros(size, dtype=torch.uint8)
+        loss = (weight * factor).sum()
+        me.recv_tensor(factor, "a", 0, timeout=30)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+        refused.append(size)
+    return refused
+
+
+def test_autograd_notices_a_tensor_that_was_received_into(pair):
+    a, b = pair
+    sizes = [5, 8 * 2**20]
+    a.begin(send_tensors, sizes, "sync")
+    assert b.run(recv_into_a_factor, sizes) == sizes
+    a.end()
+
+
 def send_big(me, sizes):
     for size in sizes:
         me.send(np.full(size, size % 251, np.uint8), "b", 0, timeout=60)

@@ -230,8 +230,7 @@ class Exchange:
         into = tensor.detach()
 
         def copy(received: Received) -> None:
-            if received.value is not into:  # otherwise the values were received into it directly
-                fill(into, received.value)
+            fill(into, received.value)
 
         if async_op:
             work: AsyncWork = self._awaited(inbox, expects_tensor(tensor), copy, timeout, into)

@@ -5,6 +5,7 @@ that begins with a mark: for a tensor of `send_tensor`, an object with a piggyba
 payload that lies beside the queue. An object that looks like an envelope travels inside one.
 """
 
+import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -192,16 +193,19 @@ def tensors_of(value: Any) -> Sequence[Any]:
 
 
 def fill(into: Any, tensor: Any) -> None:
-    """Copy the values of a tensor into another one of the same shape, dtype and device type."""
-    small = tensor.nbytes <= _FILLED_BY_ONE
-    plain = into.is_contiguous() and not into.is_conj() and not into.is_neg()
-    if not small or into.device.type != "cpu" or not plain:
-        into.copy_(tensor)
-        return
-    # torch would wake threads for it, which takes longer than the copy.
+    """Copy a received tensor into one of the same facts, unless it was received into that one.
+
+    For torch this is a write, which autograd and the deltas of weights notice.
+    """
     torch = sys.modules["torch"]
-    target, source = (one.reshape(-1).view(torch.uint8).numpy() for one in (into, tensor))
-    target[:] = source
+    if tensor is not into:
+        plain = into.is_contiguous() and not into.is_conj() and not into.is_neg()
+        if tensor.nbytes > _FILLED_BY_ONE or into.device.type != "cpu" or not plain:
+            into.copy_(tensor)
+            return
+        # torch would wake threads for it, which takes longer than the copy.
+        ctypes.memmove(into.data_ptr(), tensor.data_ptr(), tensor.nbytes)
+    torch.autograd.graph.increment_version(into)
 
 
 def flat(tensor: Any) -> Any:
@@ -221,15 +225,14 @@ def flat(tensor: Any) -> Any:
 
 def _odd_kind(tensor: Any) -> str:
     """Return what is special about a tensor that is not dense values in memory, else ""."""
-    layout = str(tensor.layout).removeprefix("torch.")
-    if layout != "strided":
-        return layout
-    kinds = {
-        "nested": tensor.is_nested,
-        "quantized": tensor.is_quantized,
-        "meta": tensor.device.type == "meta",
-    }
-    return next((kind for kind, is_it in kinds.items() if is_it), "")
+    layout = tensor.layout
+    if layout is not sys.modules["torch"].strided:
+        return str(layout).removeprefix("torch.")
+    if tensor.is_nested:
+        return "nested"
+    if tensor.is_quantized:
+        return "quantized"
+    return "meta" if tensor.is_meta else ""
 
 
 def _show(facts: Facts) -> str:
