@@ -213,6 +213,9 @@ class Serving:
                     return refusal
                 if policy == "error":
                     if queue.full():
+                        if refusal.kind == "memory":  # others filled the queue after the attempt
+                            kind = "messages" if queue.maxsize else "backlog"
+                            refusal = Refusal(kind, queue.qsize(), queue._row.bound)  # noqa: SLF001  (a friend of the class)
                         raise refusal.of(ChannelFull())
                     return refusal
                 dropped = queue.displace(all=policy == "keep_latest")

@@ -488,7 +488,7 @@ fn label_of(request: &Request) -> Label {
 }
 
 /// Attempts something once; if it lacks room, does what the policy says, and attempts it again.
-fn step<T>(
+pub(super) fn step<T>(
     policy: Policy,
     queue: &SessionQueue,
     attempt: &mut impl FnMut() -> Result<Result<T, Lack>, Stop>,
@@ -500,7 +500,9 @@ fn step<T>(
         };
         match policy {
             Policy::Error if queue.is_full()? => {
-                return Err(Stop::shortage(Status::Full, queue, lack));
+                // The attempt may have lacked memory, before others filled the queue.
+                let (Lack::Room { length } | Lack::Memory { length }) = lack;
+                return Err(Stop::shortage(Status::Full, queue, Lack::Room { length }));
             }
             Policy::Block | Policy::Error => return Ok(Err(lack)),
             Policy::DropOldest | Policy::KeepLatest => {

@@ -4,11 +4,13 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Instant;
 
 use rustix::event::PollFlags;
-use shoal_shm::session::{Bounds, SessionQueue, Settings};
+use shoal_shm::Label;
+use shoal_shm::blocking::Lack;
+use shoal_shm::session::{Bounds, Offer, SessionQueue, Settings, Shortage};
 use tempfile::TempDir;
 
 use super::*;
-use crate::frame::{Hello, NEVER, Op, Policy, Reply, Request, Status, Welcome};
+use crate::frame::{Hello, NEVER, Op, Policy, Reply, Request, Status, Welcome, decode_shortage};
 use crate::handshake;
 use crate::socket::{Patience, Socket};
 
@@ -362,4 +364,22 @@ fn small_puts_that_are_there_together_are_published_in_one_step() {
     let other_key = [&next.encode(), b"p".as_slice(), &[9]].concat();
     assert_eq!(together(&[four.clone(), other_key].concat()), [1, 2, 3, 4]);
     assert_eq!(together(&puts(1..=255, true)).len(), 255);
+}
+
+#[test]
+fn a_queue_that_others_fill_after_an_attempt_without_memory_is_reported_as_full() {
+    let node = Node::patient();
+    let queue = node.queue(1);
+    let mut attempt = || {
+        let offered = queue.offer(Label::default(), b"of another client")?;
+        assert_eq!(offered, Offer::Put);
+        Ok(Err::<(), _>(Lack::Memory { length: 8 }))
+    };
+    let Err(stop) = puts::step(Policy::Error, &queue, &mut attempt) else {
+        panic!("it would wait for memory");
+    };
+    let (status, body) = stop.reply().expect("a reply");
+    let full = Shortage::Messages { held: 1, bound: 1 };
+    assert_eq!(status, Status::Full);
+    assert_eq!(decode_shortage(&body).expect("valid"), full);
 }
