@@ -1198,9 +1198,10 @@ class WorkerBase:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
     @property
     def _direct_sends(self) -> dict[str, dict[Any, tuple[ShmQueue, float, bool]]]:
-        """What sends may use directly, by group and rank; the subclass adds and removes it.
+        """The queue for each receiver, by group and rank; the subclass adds and removes them.
 
-        The queue; until when, in seconds of `time.monotonic`; whether tensors take another way.
+        With each, when its receiver has to be looked at again, in seconds of `time.monotonic`, and
+        whether tensors take another way.
         """
 
     @property

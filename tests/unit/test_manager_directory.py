@@ -17,7 +17,7 @@ INFO = WorkerInfo(ADDRESS, 0, 1, 0)
 
 
 class Answer:
-    """What a call of the actor returns, and when."""
+    """A value that a call of the actor returns, some seconds from now."""
 
     def __init__(self, value, seconds=0.0):
         self.value, self.at = value, time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""What `launch` refuses before it starts a process, and what it says."""
+"""Errors of `launch`: wrong arguments, a wrong class, a name that is taken."""
 
 from abc import abstractmethod
 

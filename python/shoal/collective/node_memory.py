@@ -30,10 +30,10 @@ from shoal.shm.shared_files import PayloadRef, PayloadWriter
 __all__ = ["MOST_BYTES", "NodeMemory", "UnreadPayloads"]
 
 MOST_BYTES = 64 * 1024 * 1024
-"""With so many sent but unreceived bytes between two workers further sends wait.
+"""Sends between two workers wait while this many bytes or more are sent but not received.
 
-The last message may exceed it, whatever its size: two workers that each send a small and a large
-message before they receive must not wait for each other.
+A message of any size is sent while there are fewer. Otherwise two workers that each send a small
+and then a large message before they receive would wait for each other.
 """
 _LEAST_FREE = 256 * 1024**2
 """With fewer free bytes than this, the session chooses its folder and its bound itself."""

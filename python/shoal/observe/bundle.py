@@ -79,7 +79,7 @@ def write_bundle(
         }
         contents |= {f"{quote(job.name, safe='@')}/{name}": text for name, text in found.items()}
     hidden = {
-        # Only shoal writes the JSON files. Their `"key"` is that of an item, and no secret.
+        # Only shoal writes the JSON files. Their `"key"` is that of an item, and is not secret.
         secrets.hide(name): (secrets.hide_known if name.endswith(".json") else secrets.hide)(text)
         for name, text in contents.items()
     }

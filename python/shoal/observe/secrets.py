@@ -25,7 +25,7 @@ _OPTION = re.compile(
 )
 """The same on a command line: `--password x`."""
 _COUNTS = re.compile("TOKENS|KEYS", re.IGNORECASE)
-"""Found in names whose value may be a number that is no secret: `max_tokens=131072`."""
+"""Found in names whose value may be a number that is not secret: `max_tokens=131072`."""
 _IN_ADDRESS = re.compile(r"""(\b\w+://[^/\s:"]*:)([^\s"]+)""")
 _SHORTEST = 6
 """Length from which on a value is hidden wherever it occurs: a shorter one may be an ordinary word."""

@@ -231,7 +231,7 @@ class NodePlacementStrategy(_SolvedStrategy):
 
     Raises:
         PlacementError: There are no processes.
-        ShoalTypeError: The node ranks are no list.
+        ShoalTypeError: The node ranks are not a list.
     """
 
     _placement_strategy = "NODE"

@@ -192,7 +192,7 @@ class Sender:
         # limit leaves time for a last call.
         limit = time.monotonic() + timing.TIMING.stop_s - 2 * timing.TIMING.send_s
         while not self._tick() and not self._spool.is_empty and time.monotonic() < limit:
-            time.sleep(timing.TIMING.interval_s)
+            time.sleep(timing.TIMING.interval_s)  # the other process sends once in each interval
         self._unlock()
 
     def _tick(self) -> bool:

@@ -23,7 +23,7 @@ pub(crate) struct PyShmReservation {
     state: Mutex<State>,
 }
 
-/// What it contains, or how it ended: it was `put` or `cancelled`.
+/// The array and its memory; after its end the word for that, `put` or `cancelled`.
 type State = Result<Box<Open>, &'static str>;
 
 struct Open {

@@ -1,5 +1,5 @@
-//! What a dead process leaves: messages and memory. `session/tests/matrix.rs` shows that nothing else
-//! stays, wherever it dies.
+//! A dead process leaves messages and memory. `session/tests/matrix.rs` shows that nothing else stays,
+//! wherever it dies.
 
 use super::*;
 
