@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
-from shoal.runs import runs_of, show_run
+from shoal.rank_ranges import runs_of, show_run
 
 __all__ = ["Span", "compress", "encodable", "plural", "point", "quote", "show", "type_name"]
 

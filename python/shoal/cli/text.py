@@ -18,7 +18,7 @@ from shoal.observe import age
 from shoal.planner import Plan
 from shoal.planner.diff import diff_headline, diff_sections
 from shoal.planner.report import Section, headline, sections, shown_warnings, summary
-from shoal.runs import runs_of, show_run
+from shoal.rank_ranges import runs_of, show_run
 from shoal.state import ProcessState
 
 __all__ = ["age", "console", "name_of", "print_diff", "print_plan", "print_sections", "ranges"]

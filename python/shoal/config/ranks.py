@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal.errors import ClusterConfigError
 from shoal.problems import shown
-from shoal.runs import runs_of, show_run
+from shoal.rank_ranges import runs_of, show_run
 
 __all__ = ["parse_rank_config", "show_ranks"]
 

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from shoal._backend import WorkerAddress
 from shoal.deadline import Deadline
-from shoal.manager.absent import too_high
 from shoal.manager.base import Manager
+from shoal.manager.missing_workers import too_high
 from shoal.process import ProcessId
 
 __all__ = ["WorkerInfo", "WorkerManager"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from shoal.runs import runs_of, show_run
+from shoal.rank_ranges import runs_of, show_run
 
 __all__ = ["count_of", "show_ranks"]
 
