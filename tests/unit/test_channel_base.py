@@ -15,46 +15,12 @@ import pytest
 import shoal
 from shoal.channel import DEFAULT_KEY, Channel
 from shoal.errors import ChannelClosed, ChannelEmpty
+from support.fast_path import Slow, Stop, Stopping, fast, queue
+
+__all__ = ["fast", "queue"]
 
 D = DEFAULT_KEY
 CALLS = ("put", "put_nowait", "get", "get_nowait")
-
-
-class Slow:
-    """Records the calls that the core hands on."""
-
-    def __init__(self, *arguments):
-        self.arguments = arguments
-        self.calls = []
-
-    def _note(self, name, *arguments):
-        self.calls.append((name, *arguments))
-        return name
-
-    def _put_slowly(self, *arguments):
-        return self._note("put", *arguments)
-
-    def _put_nowait_slowly(self, *arguments):
-        return self._note("put_nowait", *arguments)
-
-    def _get_slowly(self, *arguments):
-        return self._note("get", *arguments)
-
-    def _get_nowait_slowly(self, *arguments):
-        return self._note("get_nowait", *arguments)
-
-    def _explain(self, error):
-        self.calls.append(("explain", type(error)))
-        return LookupError(f"explained: {error}")
-
-
-class Stop(BaseException):
-    pass
-
-
-class Stopping:
-    def __reduce__(self):
-        raise Stop
 
 
 class BadHash:
@@ -63,27 +29,18 @@ class BadHash:
 
 
 @pytest.fixture
-def queue(session):
-    return session.queue("a", maxsize=2)
-
-
-@pytest.fixture
-def fast(backend):
-    if backend.__name__.endswith("._pure"):
-        pytest.skip("the Python core hands on every call")
-
-
-@pytest.fixture
 def handle(backend, queue):
-    return made(backend, queue)
-
-
-def made(backend, queue, *bases):
     """A handle of a class that derives from the core's, which uses the queue for the key `a`."""
-    handle = type("Handle", (*bases, Slow, backend.ChannelBase), {})()
-    for queues in (handle._direct_puts, handle._direct_gets):
+
+    class Handle(Slow, backend.ChannelBase):
+        def _explain(self, error):
+            self.calls.append(("explain", type(error)))
+            return LookupError(f"explained: {error}")
+
+    made = Handle()
+    for queues in (made._direct_puts, made._direct_gets):
         queues.update({D: queue, "a": queue, "no queue": 7})
-    return handle
+    return made
 
 
 @pytest.mark.usefixtures("fast")
@@ -221,12 +178,11 @@ def test_an_error_that_is_not_an_exception_is_passed_on(handle, queue):
     assert queue.empty()
 
 
-def test_a_handle_in_a_cycle_is_collected(backend, queue):
-    handle = made(backend, queue)
-    handle.itself = handle
-    handle._direct_puts["itself"] = handle._direct_gets["itself"] = handle
-    gone = weakref.ref(handle)
-    del handle
+def test_a_handle_in_a_cycle_is_collected(handle):
+    made = type(handle)()
+    made.itself = made._direct_puts["itself"] = made._direct_gets["itself"] = made
+    gone = weakref.ref(made)
+    del made
     gc.collect()
     assert gone() is None
 
