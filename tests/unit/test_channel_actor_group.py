@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoal import ChannelWorker
+from shoal import ChannelWorker, Cluster
 from shoal.channel import ChannelWorkerGroup
 from shoal.errors import ChannelError, PlacementError, ShoalValueError
 from shoal.testing import local_cluster
@@ -30,8 +30,9 @@ def test_a_local_cluster_has_no_actors_of_channels():
 
 
 def test_a_placement_without_a_process_is_refused():
+    cluster = object.__new__(Cluster)
     nothing = SimpleNamespace(get_placement=lambda *_, **__: [])
     with pytest.raises(PlacementError, match="placement of 'empty' has no process"):
-        ChannelWorker.create_group().launch(None, nothing, "empty")
+        ChannelWorker.create_group().launch(cluster, nothing, "empty")
     with pytest.raises(ShoalValueError, match="a:b"):
-        ChannelWorker.create_group().launch(None, name="a:b")
+        ChannelWorker.create_group().launch(cluster, name="a:b")

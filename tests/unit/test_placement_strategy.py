@@ -2,11 +2,12 @@
 
 import logging
 import pickle
+import re
 from types import SimpleNamespace
 
 import pytest
 
-from shoal.errors import PlacementError
+from shoal.errors import PlacementError, ShoalTypeError
 from shoal.placement import (
     FlexiblePlacementStrategy,
     MultiNodeGroupResolver,
@@ -56,6 +57,25 @@ def test_packed_names_the_wrong_argument(arguments, keywords, message):
 @pytest.mark.parametrize("arguments", [(-1, 3), (3, 1), (0, 2, 2), (0, 5, 2, 2), (0, 3, 0)])
 def test_packed_checks_its_numbers_when_it_is_made(arguments):
     with pytest.raises(PlacementError):
+        PackedPlacementStrategy(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "wrong"),
+    [
+        *[(NodePlacementStrategy, ranks) for ranks in (2, "01", ["a", 1], [1.5], [True], [[0]])],
+        *[(FlexiblePlacementStrategy, ranks) for ranks in (2, "01", [0, [1]], [["a"]], [[True]])],
+    ],
+)
+def test_ranks_of_a_wrong_type_are_named_with_what_is_expected(strategy, wrong):
+    text = f"{strategy.__name__}: .*_rank.*={re.escape(repr(wrong))}: expected a list with the "
+    with pytest.raises(ShoalTypeError, match=text):
+        strategy(wrong)
+
+
+@pytest.mark.parametrize("arguments", [("0", 3), (0, 1.5), (0, 3, True), (0, 3, 1, None)])
+def test_packed_needs_integers(arguments):
+    with pytest.raises(ShoalTypeError, match=r"^PackedPlacementStrategy: \w+ must be an int, not "):
         PackedPlacementStrategy(*arguments)
 
 

@@ -4,7 +4,7 @@ from abc import abstractmethod
 
 import pytest
 
-from shoal import NodePlacementStrategy, Worker, WorkerGroup
+from shoal import ChannelWorker, NodePlacementStrategy, Worker, WorkerGroup
 from shoal.errors import LaunchError, NameTakenError, ShoalTypeError
 
 TWO = NodePlacementStrategy([0, 0])
@@ -27,15 +27,10 @@ class Plain(Worker):
 def test_a_wrong_argument_is_named_with_what_is_expected(cluster, arguments, says):
     given = [cluster if argument is Ellipsis else argument for argument in arguments]
     group = Plain.create_group()
-    with pytest.raises(ShoalTypeError, match=f"launch: {says}"):
-        group.launch(*given)
+    for each in (group, ChannelWorker.create_group()):
+        with pytest.raises(ShoalTypeError, match=f"launch: {says}"):
+            each.launch(*given)
     assert group.launch(cluster, TWO).go().wait() == [0, 1]
-
-
-@pytest.mark.parametrize("ranks", [2, "0-1"])
-def test_a_node_strategy_takes_a_list(ranks):
-    with pytest.raises(ShoalTypeError, match=f"node_ranks={ranks!r}: expected a list"):
-        NodePlacementStrategy(ranks)
 
 
 def test_an_argument_without_a_constructor_is_no_address(cluster):

@@ -8,6 +8,7 @@ restarts the actor, and the new process continues with the same memory.
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import math
 import os
@@ -409,8 +410,12 @@ class ChannelWorkerGroup:
             LaunchError: The group is launched already.
             ChannelError: The cluster is a local one of `shoal.testing`, which has no actors.
             ShoalTimeoutError: An actor did not start in time.
+            ShoalTypeError: The cluster, the strategy or the name is something else.
         """
         del max_concurrency, isolate_gpu, catch_system_failure
+        # Not imported above: the processes of actors import this module, and need no cluster.
+        arguments = importlib.import_module("shoal.cluster.launch_arguments")
+        arguments.check_launch(self._worker_cls, cluster, placement_strategy, name)
         if self._workers:
             raise LaunchError(f"the group {self._name!r} is launched already")
         if in_process() is not None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import operator
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ from shoal._backend import (
 from shoal.config.entries import labels_of
 from shoal.errors import PlacementError, ShoalTypeError
 from shoal.placement.groups import ClusterLike, find_groups
+from shoal.problems import shown
 
 __all__ = [
     "FlexiblePlacementStrategy",
@@ -137,6 +139,7 @@ class PackedPlacementStrategy(_SolvedStrategy):
     Raises:
         PlacementError: A number is out of bounds, or the number of ranks is not divisible by
             `num_hardware_per_process * stride`.
+        ShoalTypeError: A number is not an integer.
     """
 
     _placement_strategy = "PACKED"
@@ -161,13 +164,19 @@ class PackedPlacementStrategy(_SolvedStrategy):
             "end_hardware_rank": ["end_accelerator_id", "end_gpu_id"],
             "num_hardware_per_process": ["num_accelerators_per_process", "num_gpus_per_process"],
         }
-        values = _newer(type(self).__name__, given, older, names)
-        self._start = _required(values, "start_hardware_rank", type(self).__name__)
-        self._end = _required(values, "end_hardware_rank", type(self).__name__)
+        name = type(self).__name__
+        values = _newer(name, given, older, names)
+        self._start = _required(values, "start_hardware_rank", name)
+        self._end = _required(values, "end_hardware_rank", name)
         size = values["num_hardware_per_process"]
         self._size = 1 if size is None else size
         self._stride = stride
-        packed_ranks(self._start, self._end, self._size, stride)  # raises if they are invalid
+        try:
+            packed_ranks(self._start, self._end, self._size, stride)  # raises if they are invalid
+        except TypeError as error:
+            raise ShoalTypeError(
+                f"{name}: {error}; {name}(0, 3) starts one process on each of the ranks 0 to 3"
+            ) from None
 
     def _place(self, groups: list[NodeGroup], *, isolate: bool) -> Placements:
         return place_packed(groups, self._start, self._end, self._size, self._stride, isolate)
@@ -191,6 +200,7 @@ class FlexiblePlacementStrategy(_SolvedStrategy):
 
     Raises:
         PlacementError: There are no processes, or a process has no hardware ranks.
+        ShoalTypeError: The hardware ranks are not a list of lists of integers.
     """
 
     _placement_strategy = "FLEXIBLE"
@@ -201,8 +211,14 @@ class FlexiblePlacementStrategy(_SolvedStrategy):
         node_group_label: str | Sequence[str] | None = None,
     ) -> None:
         super().__init__(node_group_label)
-        given = hardware_ranks_list
-        ranks = given if isinstance(given, RankLists) else RankLists(given)
+        given, name = hardware_ranks_list, type(self).__name__
+        try:
+            ranks = given if isinstance(given, RankLists) else RankLists(given)
+        except TypeError as error:
+            raise ShoalTypeError(
+                f"{name}: hardware_ranks_list={shown(given)}: expected a list with the hardware ranks "
+                f"of each process; {name}([[0, 1], [2]]) starts two"
+            ) from error
         if not ranks:
             raise PlacementError("hardware_ranks_list must not be empty")
         self._hardware_ranks_list = ranks.in_order()
@@ -231,7 +247,7 @@ class NodePlacementStrategy(_SolvedStrategy):
 
     Raises:
         PlacementError: There are no processes.
-        ShoalTypeError: The node ranks are not a list.
+        ShoalTypeError: The node ranks are not a list of integers.
     """
 
     _placement_strategy = "NODE"
@@ -248,12 +264,13 @@ class NodePlacementStrategy(_SolvedStrategy):
         older = {} if node_ids is None else {"node_ids": node_ids}
         values = _newer(name, {"node_ranks": node_ranks}, older, {"node_ranks": ["node_ids"]})
         ranks = _required(values, "node_ranks", name)
-        if isinstance(ranks, str) or not isinstance(ranks, Iterable):
+        try:
+            self._node_ranks = sorted(map(_node_rank, ranks))
+        except TypeError as error:
             raise ShoalTypeError(
-                f"{name}: node_ranks={ranks!r}: expected a list with the node of each process; "
+                f"{name}: node_ranks={shown(ranks)}: expected a list with the node of each process; "
                 f"{name}([0, 0]) starts two on node 0"
-            )
-        self._node_ranks = sorted(ranks)
+            ) from error
         if not self._node_ranks:
             raise PlacementError("node_ranks must not be empty")
 
@@ -262,6 +279,12 @@ class NodePlacementStrategy(_SolvedStrategy):
 
     def __repr__(self) -> str:
         return f"NodePlacementStrategy({self._node_ranks!r}, node_group_label={self.node_groups!r})"
+
+
+def _node_rank(rank: Any) -> int:
+    if isinstance(rank, bool):
+        raise TypeError("a node rank must be an int, not bool")
+    return operator.index(rank)
 
 
 def _newer(

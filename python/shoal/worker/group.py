@@ -20,6 +20,7 @@ from shoal._ray import find_actor, runtime
 from shoal.bootstrap.call_value import CallValue, carries_unchanged, kinds_of
 from shoal.bootstrap.host import CALL_PREFIX, generator_error, public_methods, without_refs
 from shoal.cluster import Cluster
+from shoal.cluster.launch_arguments import check_launch
 from shoal.cluster.stop import stops_on_failure
 from shoal.context import current, env_value
 from shoal.deadline import Deadline
@@ -41,7 +42,6 @@ from shoal.state import remove_pages
 from shoal.tracing import settle
 from shoal.worker import timing
 from shoal.worker.failures import GroupCall, forget_failures
-from shoal.worker.launch_arguments import check_launch
 from shoal.worker.names import find_ranks, forget_dead, is_alive
 from shoal.worker.result import WorkerGroupFuncResult
 

@@ -1,9 +1,9 @@
-"""Checks of what a user gives to `WorkerGroup.launch`."""
+"""Checks of what a user gives to the `launch` of a group, of workers or of a channel's actors."""
 
 import inspect
 from typing import Any
 
-from shoal.cluster import Cluster
+from shoal.cluster.cluster import Cluster
 from shoal.errors import LaunchError, ShoalTypeError
 from shoal.problems import shown
 
