@@ -174,7 +174,7 @@ bench: .make/release ## Run the benchmarks, with installed rivals.
 wheel: .make/wheel ## Build the wheel and the source distribution into dist/.
 
 .PHONY: counts
-counts: ## Count the mechanisms, loops and lines on the way of a message.
+counts: ## Count the loops, twins and lines on the way of a message.
 	@python3 .ci/counts.py $(ARGS)
 
 .PHONY: gpu-bundle

@@ -1,4 +1,4 @@
-"""Prints how many mechanisms, loops, twins and lines there are on the way of a message.
+"""Prints how many loops, twins and lines there are on the way of a message.
 
     .ci/counts.py [FOLDER]
 
@@ -7,13 +7,10 @@ the structure saved.
 """
 
 import ast
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# Classes and attributes that each keep asynchronous operations in order. There should be one.
-ORDERS = ("_backlog", "_Course", "Inbox._receives")
 # The folders of the package through which a message goes.
 DATA = ("queues", "channel", "collective")
 FOLDERS = (
@@ -23,35 +20,18 @@ FOLDERS = (
 LINES_OF = {".py", ".rs", ".pyi"}
 
 
-def modules(root: Path, *folders: str) -> Iterator[tuple[Path, ast.Module, str]]:
-    """Yield the modules of folders of the package: path, tree and text."""
+def modules(root: Path, *folders: str) -> Iterator[tuple[Path, ast.Module]]:
+    """Yield the modules of folders of the package: path and tree."""
     for folder in folders:
         for path in sorted((root / "python" / "shoal" / folder).rglob("*.py")):
-            text = path.read_text(encoding="utf-8")
-            yield path, ast.parse(text), text
-
-
-def orders(root: Path) -> list[str]:
-    """Return the names of `ORDERS` that are still defined."""
-    found = set()
-    for _, tree, text in modules(root, *DATA):
-        classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-        for name in ORDERS:
-            owner, _, attribute = name.rpartition(".")
-            if attribute.startswith("_") and not attribute[1].isupper():
-                body = ast.get_source_segment(text, classes[owner]) if owner in classes else text
-                if re.search(rf"self\.{attribute}\b[^=\n]*= ", (body if owner else text) or ""):
-                    found.add(name)
-            elif name in classes:
-                found.add(name)
-    return [name for name in ORDERS if name in found]
+            yield path, ast.parse(path.read_text(encoding="utf-8"))
 
 
 def loops(root: Path) -> int:
     """Return the number of `while True` in the folders through which a message goes."""
     return sum(
         isinstance(node, ast.While) and getattr(node.test, "value", None) is True
-        for _, tree, _ in modules(root, *DATA)
+        for _, tree in modules(root, *DATA)
         for node in ast.walk(tree)
     )
 
@@ -63,7 +43,7 @@ def twins(root: Path) -> list[str]:
     the underscore of a private name.
     """
     found = []
-    for path, tree, _ in modules(root, *DATA, "shm", "worker", "transport"):
+    for path, tree in modules(root, *DATA, "shm", "worker", "transport"):
         for scope in ast.walk(tree):
             if not isinstance(scope, ast.Module | ast.ClassDef):
                 continue
@@ -97,7 +77,6 @@ def main() -> None:
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent)
     pairs = twins(root)
     rows = [
-        ("order mechanisms", len(orders(root)), ", ".join(orders(root))),
         ("while True", loops(root), f"in {', '.join(DATA)}"),
         ("twin pairs", len(pairs), "; ".join(pairs)),
         *(
