@@ -5,7 +5,7 @@ from abc import abstractmethod
 import pytest
 
 from shoal import ChannelWorker, NodePlacementStrategy, Worker, WorkerGroup
-from shoal.errors import LaunchError, NameTakenError, ShoalTypeError
+from shoal.errors import NameTakenError, ShoalTypeError
 
 TWO = NodePlacementStrategy([0, 0])
 
@@ -49,7 +49,7 @@ class Abstract(Worker):
 
 
 def test_an_abstract_class_is_refused_with_its_methods(cluster):
-    with pytest.raises(LaunchError, match=r"class Abstract is abstract.* has the methods end, go$"):
+    with pytest.raises(ShoalTypeError, match=r"class Abstract is abstract.* has the methods end, go$"):
         Abstract.create_group().launch(cluster)
 
 

@@ -4,7 +4,7 @@ import inspect
 from typing import Any
 
 from shoal.cluster.cluster import Cluster
-from shoal.errors import LaunchError, ShoalTypeError
+from shoal.errors import ShoalTypeError
 from shoal.problems import shown
 
 __all__ = ["check_launch"]
@@ -16,8 +16,8 @@ def check_launch(cls: type, cluster: Any, strategy: Any, name: Any) -> None:
     """Check the class and the arguments of a launch before anything is started.
 
     Raises:
-        LaunchError: The class is abstract.
-        ShoalTypeError: An argument is of a wrong type, as if one was left out.
+        ShoalTypeError: The class is abstract, or an argument is of a wrong type, as if one was left
+            out.
     """
     # A strategy of a user need not be derived from `PlacementStrategy`.
     places = callable(getattr(strategy, "get_placement", None)) and not isinstance(strategy, type)
@@ -37,7 +37,7 @@ def check_launch(cls: type, cluster: Any, strategy: Any, name: Any) -> None:
             )
     if inspect.isabstract(cls):
         methods = ", ".join(sorted(cls.__abstractmethods__))  # type: ignore[attr-defined]  # an abstract class has them
-        raise LaunchError(
+        raise ShoalTypeError(
             f"the class {cls.__name__} is abstract, so no worker can be made of it; launch a class "
             f"derived from it that has the methods {methods}"
         )

@@ -222,7 +222,7 @@ class WorkerGroup:
         Raises:
             NameTakenError: A worker of this name is alive.
             PlacementError: The placement does not fit the cluster, or has no process.
-            LaunchError: The group is launched already, or the class is abstract.
+            LaunchError: The group is launched already.
             ShoalTypeError: The cluster, the strategy or the name is something else.
         """
         check_launch(self._worker_cls, cluster, placement_strategy, name)
