@@ -11,14 +11,15 @@ from shoal.errors import PlacementError, PlacementIndexError
 pytestmark = pytest.mark.vectors
 
 VECTORS = Path(__file__).parents[1] / "vectors"
-GRAMMAR = json.loads((VECTORS / "grammar.json").read_text())
-SOLVE = json.loads((VECTORS / "solve.json").read_text())
+GROUPS, GRAMMAR, SOLVE = (
+    json.loads((VECTORS / f"{name}.json").read_text()) for name in ("groups", "grammar", "solve")
+)
 
 
-def make_groups(backend, groups):
+def make_groups(backend, name):
     return [
         backend.NodeGroup(label, kind, [backend.NodeResources(*node) for node in nodes])
-        for label, kind, nodes in groups
+        for label, kind, nodes in GROUPS[name]
     ]
 
 
@@ -30,11 +31,9 @@ def check_error(error, expected):
     assert type(error) is wanted
 
 
-@pytest.mark.parametrize(
-    "case", GRAMMAR["cases"], ids=lambda case: f"{case['groups']}-{case['input']!r}"
-)
+@pytest.mark.parametrize("case", GRAMMAR, ids=lambda case: f"{case['groups']}-{case['input']!r}")
 def test_parse_placement_matches_vector(backend, case):
-    groups = make_groups(backend, GRAMMAR["groups"][case["groups"]])
+    groups = make_groups(backend, case["groups"])
     if "error" in case:
         with pytest.raises(PlacementError) as caught:
             backend.parse_placement(case["input"], groups, "actor,rollout")
@@ -45,11 +44,11 @@ def test_parse_placement_matches_vector(backend, case):
 
 
 @pytest.mark.parametrize(
-    "case", SOLVE["cases"], ids=lambda case: f"{case['op']}-{case['groups']}-{case['args']}"
+    "case", SOLVE, ids=lambda case: f"{case['op']}-{case['groups']}-{case['args']}"
 )
 def test_strategy_matches_vector(backend, case):
     place = getattr(backend, f"place_{case['op']}")
-    groups = make_groups(backend, SOLVE["groups"][case["groups"]])
+    groups = make_groups(backend, case["groups"])
     if "error" in case:
         with pytest.raises(PlacementError) as caught:
             place(groups, *case["args"])
@@ -62,7 +61,7 @@ def test_strategy_matches_vector(backend, case):
 
 
 def test_every_rule_has_a_vector():
-    kinds = {case["error"]["kind"] for case in GRAMMAR["cases"] + SOLVE["cases"] if "error" in case}
+    kinds = {case["error"]["kind"] for case in GRAMMAR + SOLVE if "error" in case}
     source = Path(__file__).parents[2] / "rust" / "core" / "src" / "placement" / "error.rs"
     body = source.read_text().partition("pub enum PlacementErrorKind {")[2].partition("}")[0]
     rules = {line.strip().rstrip(",") for line in body.splitlines() if line.strip()[:1].isalpha()}
@@ -71,7 +70,7 @@ def test_every_rule_has_a_vector():
 
 @pytest.fixture
 def placement(backend):
-    groups = make_groups(backend, SOLVE["groups"]["one"])
+    groups = make_groups(backend, "one")
     return backend.place_packed(groups, 2, 5, 2)[1]
 
 
@@ -90,10 +89,10 @@ def test_placement_is_a_frozen_value(backend, placement):
     assert placement.local_hardware_ranks == [4, 5]
     with pytest.raises(AttributeError):
         placement.rank = 3
-    same = backend.place_packed(make_groups(backend, SOLVE["groups"]["one"]), 2, 5, 2)[1]
+    same = backend.place_packed(make_groups(backend, "one"), 2, 5, 2)[1]
     assert placement == same
     assert hash(placement) == hash(same)
-    assert placement != backend.place_packed(make_groups(backend, SOLVE["groups"]["one"]), 2, 3)[0]
+    assert placement != backend.place_packed(make_groups(backend, "one"), 2, 3)[0]
     assert placement != 1
     assert repr(placement).startswith("Placement(rank=1, cluster_node_rank=0, ")
 
@@ -149,7 +148,7 @@ def test_packed_ranks_interleave_by_stride(backend):
 
 
 def test_sequences_can_be_read_from_their_end(backend):
-    groups = make_groups(backend, SOLVE["groups"]["one"])
+    groups = make_groups(backend, "one")
     placed = backend.place_packed(groups, 0, 5, 2)
     assert [placement.rank for placement in reversed(placed)] == [2, 1, 0]
     assert list(reversed(backend.packed_ranks(0, 5, 2))) == [[4, 5], [2, 3], [0, 1]]

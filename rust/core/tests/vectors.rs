@@ -88,7 +88,11 @@ fn addresses_parse_as_the_vectors_say() {
 #[test]
 fn addresses_are_made_as_the_vectors_say() {
     for case in read::<Addresses>("address.json").make {
-        match WorkerAddress::new(&case.root, &case.ranks) {
+        let made = WorkerAddress::new(&case.root, &case.ranks);
+        if let Ok(path) = case.ranks.iter().map(|rank| rank.parse()).collect() {
+            assert_eq!(WorkerAddress::from_ranks(&case.root, path), made);
+        }
+        match made {
             Ok(address) => assert_eq!(Some(address.name()), case.expect.as_deref()),
             Err(e) => assert_eq!(Some(address_error(&e)), case.error, "{}", case.root),
         }
@@ -126,12 +130,6 @@ fn groups(all: &Groups, name: &str) -> Vec<Arc<NodeGroup>> {
 }
 
 #[derive(Deserialize)]
-struct Cases<T> {
-    groups: Groups,
-    cases: Vec<T>,
-}
-
-#[derive(Deserialize)]
 struct Text {
     groups: String,
     input: String,
@@ -141,9 +139,9 @@ struct Text {
 
 #[test]
 fn placement_strings_parse_as_the_vectors_say() {
-    let vectors: Cases<Text> = read("grammar.json");
-    for case in vectors.cases {
-        let groups = groups(&vectors.groups, &case.groups);
+    let all = read("groups.json");
+    for case in read::<Vec<Text>>("grammar.json") {
+        let groups = groups(&all, &case.groups);
         match parse_placement(&case.input, &groups, "actor,rollout") {
             Ok(found) => {
                 let runs = case.expect.unwrap_or_default();
@@ -204,10 +202,10 @@ fn fields(p: &Placement) -> Value {
 
 #[test]
 fn strategies_place_as_the_vectors_say() {
-    let vectors: Cases<Solve> = read("solve.json");
-    for case in vectors.cases {
+    let all = read("groups.json");
+    for case in read::<Vec<Solve>>("solve.json") {
         let what = format!("{} {} {}", case.op, case.groups, case.args);
-        match solve(&groups(&vectors.groups, &case.groups), &case.op, case.args) {
+        match solve(&groups(&all, &case.groups), &case.op, case.args) {
             Ok(placed) => {
                 let found = Value::Array(placed.iter().map(|p| fields(&p)).collect());
                 assert_eq!(Some(found), case.expect, "{what}");
