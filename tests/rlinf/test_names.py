@@ -1,4 +1,4 @@
-"""Every name of `rlinf.scheduler`: shoal serves it, refuses it, or the list of missing names has it.
+"""Every name of `rlinf.scheduler`: shoal serves it, or refuses it with a reason.
 
 `NAMES` are the names that its documentation and the code around it import. `names.json` has what
 programs for RLinf import (`imports`), the members of its classes and objects that they use
@@ -148,11 +148,6 @@ KEYWORDS = {
     "unflatten_dataclass_tensor_fields": "flat_tensors",
 }
 
-# Names that shoal does not have yet. A name that shoal has fails a test: remove it here.
-_MISSING_BY_PART = {}
-MISSING = {name for names in _MISSING_BY_PART.values() for name in names.split()}
-MISSING_MEMBERS: set[str] = set()
-
 EXPECTED = {
     f"rlinf.scheduler.{module}".rstrip("."): set(names.split()) for module, names in NAMES.items()
 }
@@ -172,10 +167,10 @@ def test_exactly_the_known_modules_are_served():
 
 
 @pytest.mark.parametrize("module", EXPECTED)
-def test_module_has_every_name_that_is_not_listed_as_missing(rlinf_served, module):
+def test_module_has_every_name_that_is_not_refused(rlinf_served, module):
     served = importlib.import_module(module)
     found = {name for name in EXPECTED[module] if hasattr(served, name)}
-    assert found == EXPECTED[module] - MISSING - set(REFUSED)
+    assert found == EXPECTED[module] - set(REFUSED)
     assert found <= set(dir(served))
 
 
@@ -194,10 +189,6 @@ def test_arguments_have_the_keywords_that_programs_use(function):
     for member in members:
         found = getattr(found, member)
     assert set(KEYWORDS[function].split()) <= set(inspect.signature(found).parameters)
-
-
-def test_list_of_missing_names_holds_nothing_else():
-    assert set().union(*EXPECTED.values()) >= MISSING
 
 
 @pytest.mark.parametrize("module", TABLE)
@@ -229,7 +220,6 @@ def test_each_name_has_one_state_and_the_facts_that_belong_to_it():
 
 def test_the_states_are_these():
     by_state = {state: {one.name for one in entries() if one.state is state} for state in State}
-    assert by_state[State.MISSING] == MISSING
     assert by_state[State.REFUSED] == set(REFUSED)
     renamed = {name for name, home in HOMES.items() if home.partition(":")[2] != name}
     assert by_state[State.RENAMED] == renamed
@@ -292,5 +282,5 @@ def lacking():
     return lacking
 
 
-def test_every_member_that_is_used_is_there_or_listed(lacking):
-    assert lacking == MISSING_MEMBERS | set(REFUSED_MEMBERS)
+def test_every_member_that_is_used_is_there_or_refused(lacking):
+    assert lacking == set(REFUSED_MEMBERS)

@@ -13,7 +13,7 @@ import shoal
 from shoal.cluster.allocate import hooks
 from shoal.cluster.code import named_packages
 from shoal.cluster.stop import stop_by_default
-from shoal.compat.rlinf.names import OFFERED, REFUSED, TABLE
+from shoal.compat.rlinf.names import REFUSED, TABLE
 from shoal.nearest import did_you_mean
 
 __all__ = ["install"]
@@ -137,8 +137,6 @@ def _explain(module: str, name: str) -> str:
     lacks = f"{module}, as served by shoal {shoal.__version__}, has no {name!r}"
     if name in REFUSED:
         return f"{lacks}: {REFUSED[name]}"
-    if name in OFFERED.get(module, ()):
-        return f"{lacks} yet; RLinf has it, but it is not part of this version of shoal"
     elsewhere = sorted((m for m, names in TABLE.items() if name in names), key=len)
     if elsewhere:
         return f"{lacks}; import it from {elsewhere[0]}"

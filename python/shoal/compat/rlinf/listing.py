@@ -16,7 +16,6 @@ class State(StrEnum):
     SERVED = "served"
     RENAMED = "served by another name"
     REFUSED = "refused"
-    MISSING = "not in this version of shoal"
 
 
 class Entry(NamedTuple):
@@ -47,10 +46,8 @@ def entries() -> list[Entry]:
                 same = home.partition(":")[2] == name
                 state = State.SERVED if same else State.RENAMED
                 found.append(Entry(module, name, state, ours=home))
-            elif name in REFUSED:
-                found.append(Entry(module, name, State.REFUSED, reason=REFUSED[name]))
             else:
-                found.append(Entry(module, name, State.MISSING))
+                found.append(Entry(module, name, State.REFUSED, reason=REFUSED[name]))
     offered = set().union(*OFFERED.values())
     found += [
         Entry("another", name, State.REFUSED, reason=reason)
@@ -75,12 +72,6 @@ def as_markdown() -> str:
     }
     refused |= {f"| `{name}` | | {why} |": None for name, why in REFUSED_MEMBERS.items()}
     parts.append(_table("Refused", "| name | module | reason, and what to use |", refused))
-    if missing := by_state[State.MISSING]:
-        where: dict[str, list[str]] = defaultdict(list)
-        for one in missing:
-            where[one.name].append(_short(one.module))
-        rows = {f"| `{name}` | {', '.join(where[name])} |": None for name in sorted(where)}
-        parts.append(_table("Not in this version of shoal", "| name | modules |", rows))
     return "\n".join(parts)
 
 

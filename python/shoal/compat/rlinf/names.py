@@ -2,7 +2,7 @@
 
 `TABLE` combines two lists: the names in each old module, and the old names in each module of shoal.
 A name is the same on both sides, except in `_RENAMED`. A name that no module of shoal defines is
-refused for a reason, or does not exist in shoal yet; the error about it says so.
+refused for a reason, which the error about it gives.
 
 The known uses of `rlinf.scheduler` name the modules of three vendors. The modules of the others are
 named in the same way after their classes.
