@@ -49,7 +49,9 @@ class Abstract(Worker):
 
 
 def test_an_abstract_class_is_refused_with_its_methods(cluster):
-    with pytest.raises(ShoalTypeError, match=r"class Abstract is abstract.* has the methods end, go$"):
+    with pytest.raises(
+        ShoalTypeError, match=r"class Abstract is abstract.* has the methods end, go$"
+    ):
         Abstract.create_group().launch(cluster)
 
 

@@ -13,6 +13,7 @@ from shoal.dynamic_scheduler.settings import read
 from shoal.errors import ClusterConfigError, PlacementError
 from shoal.planner import Plan, plan
 from shoal.problems import shown
+from shoal.rank_ranges import runs_of, show_run
 
 __all__ = ["AutoPlacement", "PlacedComponent", "auto_place", "auto_plan", "find_placement"]
 
@@ -290,17 +291,7 @@ def _does_not_fit(profile: Profile, num_gpus: int) -> str:
     lines = [f"no placement of {len(profile.stages)} components fits on {num_gpus} GPUs:"]
     for stage in profile.stages:
         sizes = [gpus for gpus, _ in stage.costs(num_gpus)]
-        able = f"can use {_ranges(sizes)} of them" if sizes else "cannot use any number of them"
+        ranges = ", ".join(map(show_run, runs_of(sizes)))
+        able = f"can use {ranges} of them" if sizes else "cannot use any number of them"
         lines.append(f"  {stage.name} {able}")
     return "\n".join(lines)
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Return numbers as text: `1-4, 8`."""
-    parts: list[list[int]] = []
-    for value in numbers:
-        if parts and parts[-1][-1] == value - 1:
-            parts[-1] = [parts[-1][0], value]
-        else:
-            parts.append([value])
-    return ", ".join("-".join(map(str, part)) for part in parts)
