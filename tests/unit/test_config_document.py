@@ -118,13 +118,6 @@ def test_where_names_line_and_column(tmp_path, path, key, expected):
     assert document.where(*path, key=key) == expected.replace("(", f"({place}:")
 
 
-def test_section_alone_in_a_file_has_places_too(tmp_path):
-    place = tmp_path / "section.yaml"
-    place.write_text("num_nodes: 4\ncomponent_placement: {actor: 0-3}\n")
-    where = read_document(place).where("component_placement", "actor")
-    assert where == f"cluster.component_placement.actor ({place}:2:30)"
-
-
 @pytest.fixture(scope="module")
 def in_python():
     """The reader as it is if PyYAML was built without libyaml."""

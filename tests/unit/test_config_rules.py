@@ -112,7 +112,8 @@ hardware: {configs: []}
 hardware: {type: Franka, config: []}
     .hardware.config: Unknown fields '{'config'}' detected; did you mean 'configs'?
 hardware: {type: Frank, configs: []}
-    .hardware.type: Unsupported hardware type 'Frank'; there are
+    .hardware.type: Unsupported hardware type 'Frank'; there are DOSW1, DualFranka, Franka, GimArm,
+        Turtle2; did you mean 'Franka'?
 hardware: {type: Franka, configs: 3}
     .hardware.configs: must be a list, not 3
 hardware: {type: Franka, configs: []}

@@ -309,7 +309,7 @@ NVIDIAS_OWN = {"MUJOCO_EGL_DEVICE_ID": "1", "EGL_DEVICE_ID": "1", "NCCL_CUMEM_EN
 
 
 @pytest.mark.parametrize("kind", VENDORS)
-def test_variables_of_each_vendor(kind):
+def test_variables_of_each_vendor(kind, monkeypatch):
     stop_ray = {
         f"RAY_EXPERIMENTAL_NOSET_{name}_VISIBLE_DEVICES": "1" for name in NOT_SET_BY_RAY[kind]
     }
@@ -318,6 +318,10 @@ def test_variables_of_each_vendor(kind):
     expected = {VISIBLE[kind]: "1,3"} | stop_ray | (NVIDIAS_OWN if kind == "NV_GPU" else {})
     assert visibility_env(kind, ["1", "3"]) == expected
     assert AcceleratorUtil.get_accelerator_env_var(AcceleratorType(kind), ["1", "3"]) == expected
+    vendor = AcceleratorManager.manager_register[AcceleratorType(kind)]
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    without_egl = {name: expected[name] for name in expected if "EGL" not in name}
+    assert vendor.get_accelerator_env_var(["1", 3]) == without_egl
 
 
 @pytest.mark.parametrize("kind", VENDORS)
@@ -357,6 +361,7 @@ def test_a_text_of_devices_and_an_unknown_type_are_refused():
 
 def test_without_accelerators_there_are_no_variables():
     assert visibility_env("NO_ACCEL", []) == {}
+    assert AcceleratorUtil.get_accelerator_env_var("NO_ACCEL", []) == {}
     assert "EGL_DEVICE_ID" not in visibility_env("NV_GPU", [])
 
 
@@ -433,26 +438,9 @@ def test_the_module_of_torch_needs_the_package_of_the_vendor(kind, monkeypatch, 
         with pytest.raises(ImportError, match=vendor.TORCH_EXTENSION):
             AcceleratorUtil.get_torch_platform(kind)
         add_module(vendor.TORCH_EXTENSION)
-    assert AcceleratorUtil.get_torch_platform(kind) is platform
+    assert AcceleratorUtil.get_torch_platform(kind) is vendor.get_torch_platform() is platform
     platform.ipc_collect()  # exists, without effect
     assert AcceleratorUtil.get_torch_platform("NO_ACCEL") is None
-
-
-@pytest.mark.parametrize("kind", VENDORS)
-def test_a_vendor_gives_what_the_functions_for_all_vendors_give(kind, monkeypatch, add_module):
-    vendor = AcceleratorManager.manager_register[AcceleratorType(kind)]
-    monkeypatch.setenv("MUJOCO_GL", "egl")
-    env = vendor.get_accelerator_env_var(["1", 2])
-    assert env == AcceleratorUtil.get_accelerator_env_var(kind, ["1", 2])
-    assert env == visibility_env(kind, ["1", "2"], environment=os.environ)
-    assert AcceleratorUtil.get_accelerator_env_var("NO_ACCEL", []) == {}
-    with pytest.raises(ShoalValueError, match="'one' is not a device"):
-        vendor.get_accelerator_env_var(["one"])
-    platform = types.SimpleNamespace()
-    add_module("torch", **{vendor.TORCH_DEVICE: platform})
-    if vendor.TORCH_EXTENSION:
-        add_module(vendor.TORCH_EXTENSION)
-    assert vendor.get_torch_platform() is platform
 
 
 def test_the_variables_of_rendering_have_a_name():

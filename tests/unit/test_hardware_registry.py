@@ -78,24 +78,6 @@ def test_a_second_default_kind_is_refused(registries):
     assert "Other" not in Hardware.policy_registry
 
 
-@pytest.mark.parametrize(
-    ("kind", "configs", "message"),
-    [
-        (
-            "Franca",
-            [],
-            r"Unsupported hardware type 'Franca'; there are .*; did you mean 'Franka'\?",
-        ),
-        ("Franka", [{"node_rank": True}], r"configs\[0\]\.node_rank: expected a node rank"),
-        ("Franka", [{"node_rank": n} for n in (0, 1, 0)], r"configs\[2\]: Duplicate hardware conf"),
-    ],
-)
-def test_invalid_configurations(kind, configs, message):
-    """More of them are in `test_config_rules.py`."""
-    with pytest.raises(ShoalValueError, match=message):
-        NodeHardwareConfig(kind, configs)
-
-
 def test_configurations_of_the_class_are_kept():
     made = FrankaConfig(0, "10.0.0.1")
     assert NodeHardwareConfig("Franka", [made]).configs == [made]
