@@ -17,6 +17,7 @@ from shoal.cluster.log_node import OtherNode
 from shoal.cluster.logs import check_log_folder
 from shoal.cluster.rank_log import RankLog, log_path
 from shoal.errors import ClusterError, ShoalTimeoutError, ShoalValueError
+from support.processes import until
 
 LOG = logging.getLogger("test")
 
@@ -53,13 +54,6 @@ def log(tmp_path):
 def append(path, text):
     with path.open("a") as file:
         file.write(text)
-
-
-def wait_for(path, text):
-    end = time.monotonic() + 30
-    while not path.exists() or text not in path.read_text():
-        assert time.monotonic() < end, path.read_text() if path.exists() else "no file"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +187,7 @@ def test_workers_on_the_list_of_the_node_are_copied_from_where_they_began(made, 
     collector.start()
     target = tmp_path / "logs/g/rank_0.log"
     append(names, line[20:])
-    wait_for(target, "warned\n")
+    until(lambda: target.exists() and "warned\n" in target.read_text())
     append(out, "last words")  # and the worker is killed
     collector.stop()
     assert target.read_text() == "printed in the constructor\nwarned\nlast words"

@@ -19,17 +19,11 @@ from shoal.tracing import recording, settle, use
 from shoal.tracing.clock import OFFSET, Reading, find_offset
 from shoal.tracing.recording import Recorder
 from shoal.tracing.sending import folder_of, make_folder
+from support.processes import until
 
 pytestmark = pytest.mark.process
 
 TOKEN = "shoal/test"
-
-
-def until(condition, seconds=60):
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit, "it did not happen"
-        time.sleep(0.02)
 
 
 class Server:
