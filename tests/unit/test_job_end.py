@@ -31,19 +31,19 @@ def one(actors, transport, apart):
 @pytest.fixture
 def left(actors, channel, transport):
     """Leave the job as a process does that does not run the channel's actor."""
-    worker = actors.worker
-    token = worker._session.token
+    tokens = []
 
     def leave():
+        tokens.append(actors.worker._session.token)
         if transport == "shm":
-            worker._session.close()
+            actors.worker._session.close()
         end_job()
         if transport == "lane":
             actors.call("end")  # as the job's hosts are told
 
     yield leave
-    if worker._session.closed:
-        worker._session = channel.shm.Session.attach(token)
+    if actors.worker._session.closed:
+        actors.worker._session = channel.shm.Session.attach(*tokens)
 
 
 def waits(one):
@@ -88,7 +88,7 @@ def test_a_wait_ends_with_its_job(one, left, call):
 
 @both
 @pytest.mark.usefixtures("apart")
-def test_a_wait_ends_with_its_job_although_its_handle_was_dropped(actors, channel, transport):
+def test_a_wait_ends_with_its_job_although_its_handle_was_dropped(actors, left, transport):
     def start_a_get():
         handle = actors.start().handle_of(transport)
         work = handle.get("a", async_op=True)
@@ -97,16 +97,9 @@ def test_a_wait_ends_with_its_job_although_its_handle_was_dropped(actors, channe
 
     work = start_a_get()
     gc.collect()
-    token = actors.worker._session.token
-    if transport == "shm":
-        actors.worker._session.close()
-    end_job()
-    if transport == "lane":
-        actors.call("end")
+    left()
     with pytest.raises(ChannelClosed, match="its job has ended in this process"):
         work.wait(timeout=DEADLINE_S)
-    if transport == "shm":
-        actors.worker._session = channel.shm.Session.attach(token)
 
 
 @both
