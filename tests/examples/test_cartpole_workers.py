@@ -1,7 +1,10 @@
 """The workers of the CartPole example, in this process: `shoal.testing` instead of Ray."""
 
+from pathlib import Path
+
 import pytest
 import torch.distributed as dist  # noqa: TID253  (what is tested here uses it)
+import yaml
 from actor import Actor
 from ppo import Network
 from rollout import Rollout
@@ -13,19 +16,10 @@ from shoal.testing import StalledError, local_cluster
 
 pytestmark = pytest.mark.nightly
 
-SETTINGS = Settings(
-    seed=1,
-    environments=4,
-    steps=16,
-    discount=0.99,
-    gae_lambda=0.95,
-    epochs=2,
-    minibatch=32,
-    learning_rate=1e-3,
-    clip=0.2,
-    value_coefficient=0.5,
-    entropy_coefficient=0.005,
-    max_grad_norm=0.5,
+JOB = Path(__file__).parents[2] / "examples" / "cartpole" / "cartpole.yaml"
+SECTION = yaml.safe_load(JOB.read_text())["train"]
+SETTINGS = Settings.from_mapping(
+    {**SECTION, "environments": 4, "steps": 16, "epochs": 2, "minibatch": 32}
 )
 DOCUMENT = {
     "cluster": {
