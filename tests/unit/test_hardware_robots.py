@@ -81,6 +81,7 @@ def enumerate_robots(kind, node_rank, configs=None):
 INVALID = [
     (lambda: FrankaConfig("0"), "node_rank: expected a node rank"),
     (lambda: FrankaConfig(-1), "node_rank: expected a node rank"),
+    (lambda: FrankaConfig(True), "node_rank: expected a node rank"),
     (lambda: FrankaConfig(0, "robot.local"), "robot_ip: 'robot.local' is not an IP address"),
     (lambda: FrankaConfig(0, 16), "robot_ip: 16 is not an IP address"),
     (lambda: FrankaConfig(0, None, "12"), "camera_serials: expected a list, not '12'"),
