@@ -40,6 +40,7 @@ from support.dynamic_job import (
     SequenceGroups,
     config,
 )
+from support.processes import until
 
 ONE = NodePlacementStrategy([0])
 FOUR = NodePlacementStrategy([0] * 4)
@@ -92,10 +93,7 @@ def test_worked_example_message_by_message(cluster):
     job = Job(cluster)
     scheduled = job.group.schedule()
     job.inference.put(None, key=RESPONSE)
-    deadline = time.monotonic() + TIMEOUT
-    while not job.inference.empty(RESPONSE):
-        assert time.monotonic() < deadline, scheduled.done()
-        time.sleep(0.01)
+    until(lambda: job.inference.empty(RESPONSE))
 
     job.step()
     job.reports({0: 5, 1: 9, 2: 0, 3: 2})
