@@ -22,8 +22,8 @@ __all__ = ["core"]
 
 
 def test_packed_passes_its_numbers_on():
-    strided = PackedPlacementStrategy(8, 15, 2, 2).get_placement(make_cluster([8, 8]))
-    assert where(strided) == [(1, [0, 2]), (1, [1, 3]), (1, [4, 6]), (1, [5, 7])]
+    strided = PackedPlacementStrategy(8, 15, 2, 4).get_placement(make_cluster([8, 8]))
+    assert where(strided) == [(1, [0, 4]), (1, [1, 5]), (1, [2, 6]), (1, [3, 7])]
 
 
 def test_packed_takes_the_older_keywords():
