@@ -9,11 +9,6 @@ use std::thread;
 
 use shoal_shm::session::{Bounds, Error, Session, Settings};
 
-const BOUNDS: Bounds = Bounds {
-    maxsize: None,
-    max_bytes: None,
-};
-
 fn made() -> (tempfile::TempDir, Arc<Session>) {
     let folder = tempfile::tempdir().expect("a folder");
     let settings = Settings::in_folder(folder.path(), 1 << 20, 16);
@@ -53,7 +48,7 @@ fn the_session_is_left_with_the_last_object() {
 #[test]
 fn a_session_whose_messages_are_in_use_is_joined_again() {
     let (_folder, session) = made();
-    let queue = session.queue(b"k", BOUNDS).expect("a queue");
+    let queue = session.queue(b"k", Bounds::default()).expect("a queue");
     let draft = queue.draft(5000).expect("memory").expect("memory");
     assert!(close(&session));
     let again = joined(|| Session::attach(session.token())).expect("joined");

@@ -10,18 +10,13 @@ use std::time::{Duration, Instant};
 use shoal_shm::session::{Bounds, Error, MemoryPolicy, Offer, Session, SessionQueue, Settings};
 use shoal_shm::{Keep, Label, Want};
 
-const ANY: Bounds = Bounds {
-    maxsize: None,
-    max_bytes: None,
-};
-
 fn session(base: &Path) -> (Arc<Session>, SessionQueue) {
     let settings = Settings {
         memory_policy: MemoryPolicy::Error,
         ..Settings::in_folder(base, 256 << 20, 1000)
     };
     let session = Session::create(&settings).expect("space");
-    let queue = session.queue(b"q", ANY).expect("room");
+    let queue = session.queue(b"q", Bounds::default()).expect("room");
     (session, queue)
 }
 
@@ -71,7 +66,7 @@ fn taken_memory_stays_until_given_back_after_the_process_left() {
     let (session, queue) = session(base.path());
     put_block(&queue, 7);
     for keep in [Keep::Loan, Keep::Lease] {
-        let again = session.queue(b"q", ANY).expect("open");
+        let again = session.queue(b"q", Bounds::default()).expect("open");
         put_block(&again, 8);
         let mut taken = None;
         queue

@@ -225,11 +225,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let session =
             Session::create(&Settings::in_folder(folder.path(), 1 << 20, 9)).expect("space");
-        let any = Bounds {
-            maxsize: None,
-            max_bytes: None,
-        };
-        let queue = session.queue(b"q", any).expect("room");
+        let queue = session.queue(b"q", Bounds::default()).expect("room");
         let mut batch = queue.batch();
         let label = Label::default();
         assert!(batch.push(label, b"one").expect("it fits in"));

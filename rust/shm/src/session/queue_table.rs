@@ -25,8 +25,8 @@ pub(crate) const KEY_LIMIT: usize = 0xffff;
 /// Minimum room for a key in each entry, so that the entry can be used again for most other keys.
 const KEY_ROOM: u64 = 128;
 
-/// The bounds of a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The bounds of a queue. Those by default accept any bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
     /// Maximum number of messages, 0 for the session's backlog. None accepts any bound.
     pub maxsize: Option<u64>,

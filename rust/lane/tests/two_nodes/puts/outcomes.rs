@@ -334,13 +334,7 @@ fn no_more_queues_are_kept_open_than_the_limit() {
     }
     assert_eq!(server::Limits::default().queues, 1024);
     for number in 0..40_u8 {
-        let queue = node.session.queue(
-            &[number],
-            Bounds {
-                maxsize: None,
-                max_bytes: None,
-            },
-        );
+        let queue = node.session.queue(&[number], Bounds::default());
         assert_eq!(take_all(&queue.expect("it exists")), [[0], [1]]);
     }
 }

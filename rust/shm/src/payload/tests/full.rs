@@ -239,11 +239,8 @@ fn inner_slots() {
     };
     for policy in [MemoryPolicy::Block, MemoryPolicy::Error] {
         let session = Session::create(&settings(policy)).expect("space");
-        let any = Bounds {
-            maxsize: None,
-            max_bytes: None,
-        };
-        let [queue, other] = [b"q", b"r"].map(|key| session.queue(key, any).expect("room"));
+        let open = |key| session.queue(key, Bounds::default()).expect("room");
+        let [queue, other] = [b"q", b"r"].map(|key| open(key));
         let label = Label::default();
         // Descriptors for all messages, so that only slots are lacking.
         let mut batch = queue.batch();

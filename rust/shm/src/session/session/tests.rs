@@ -16,11 +16,7 @@ fn session(folder: &Path) -> Arc<Session> {
 fn a_process_that_needs_more_descriptors_is_soon_told_that_there_are_none_now() {
     let folder = tempfile::tempdir().expect("a folder");
     let session = session(folder.path());
-    let any = Bounds {
-        maxsize: None,
-        max_bytes: None,
-    };
-    let queue = session.queue(b"q", any).expect("room");
+    let queue = session.queue(b"q", Bounds::default()).expect("room");
     let offer = || queue.offer(Label::default(), b"one").expect("no error");
     (0..CHUNK).for_each(|_| assert_eq!(offer(), Offer::Put));
 

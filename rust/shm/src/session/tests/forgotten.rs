@@ -15,11 +15,7 @@ fn session(folder: &Path) -> Arc<Session> {
 }
 
 fn open(session: &Arc<Session>, key: &[u8]) -> SessionQueue {
-    let any = Bounds {
-        maxsize: None,
-        max_bytes: None,
-    };
-    session.queue(key, any).expect("room")
+    session.queue(key, Bounds::default()).expect("room")
 }
 
 /// Number of queues.
