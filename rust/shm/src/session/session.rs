@@ -167,13 +167,7 @@ impl Session {
         if let Some(session) = known.iter().find(|session| session.come_back()) {
             return Ok(Arc::clone(session));
         }
-        let folder = token.folder();
-        let control = Control::open(&folder.join(CONTROL), token.session(), deadline())?;
-        let locks = Locks::open(folder)?;
-        let guard = locks.lock(deadline())?;
-        let me = members::join(&control, &locks, &guard)?;
-        drop(guard);
-        let session = registry::add(Self::of(token, control, locks, me));
+        let session = registry::add(Self::enter(token)?);
         drop(coming);
         Ok(session)
     }
@@ -182,13 +176,18 @@ impl Session {
     /// of the two can tell whether the other is dead, because a process does not see its own locks.
     #[cfg(test)]
     pub(super) fn again(&self) -> Result<Arc<Self>, Error> {
-        let token = self.token.clone();
-        let control = Control::open(&token.folder().join(CONTROL), token.session(), deadline())?;
-        let locks = Locks::open(token.folder())?;
+        Self::enter(self.token.clone()).map(Arc::new)
+    }
+
+    /// Becomes another participant of an existing session.
+    fn enter(token: Token) -> Result<Self, Error> {
+        let folder = token.folder();
+        let control = Control::open(&folder.join(CONTROL), token.session(), deadline())?;
+        let locks = Locks::open(folder)?;
         let guard = locks.lock(deadline())?;
         let me = members::join(&control, &locks, &guard)?;
         drop(guard);
-        Ok(Arc::new(Self::of(token, control, locks, me)))
+        Ok(Self::of(token, control, locks, me))
     }
 
     fn of(token: Token, control: Control, locks: Locks, me: Member) -> Self {
