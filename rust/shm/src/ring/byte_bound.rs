@@ -26,7 +26,7 @@
 
 use super::descriptor::Descriptor;
 use super::error::Corrupt;
-use super::header::{Ring, Seen, Turns};
+use super::header::{Ring, Turns};
 use super::queue::{Claim, Queue, Table};
 use super::slot::Entry;
 use super::wait::{Futex, wake};
@@ -116,7 +116,7 @@ impl<F: Futex> Queue<'_, F> {
         if self.ring.max_bytes() == 0 {
             return Ok(None);
         }
-        let (position, _) = self.end()?;
+        let (position, _) = self.ring.end()?;
         Ok(Some(
             Filled::before(position, &self.ring, &self.table)?.used,
         ))
@@ -146,7 +146,7 @@ impl<F: Futex> Queue<'_, F> {
 
     /// Whether a message of this length would be put, or refused for a reason other than "full".
     pub(super) fn would_fit(&self, length: u64) -> Result<bool, Corrupt> {
-        let (position, closed) = self.end()?;
+        let (position, closed) = self.ring.end()?;
         if closed {
             return Ok(true);
         }
@@ -164,20 +164,6 @@ impl<F: Futex> Queue<'_, F> {
             self.refused(filled.head);
         }
         Ok(room)
-    }
-
-    /// The first position that is not published, and whether the queue is closed there.
-    ///
-    /// It walks on from `tail`, which may be behind the end.
-    pub(super) fn end(&self) -> Result<(u64, bool), Corrupt> {
-        let mut position = self.ring.tail();
-        loop {
-            match self.ring.seen(self.ring.slot(position), position)? {
-                Seen::PublishedUpTo(next) => position = next,
-                Seen::Closed => return Ok((position, true)),
-                Seen::Unpublished => return Ok((position, false)),
-            }
-        }
     }
 
     fn refused(&self, head: u64) {

@@ -28,19 +28,8 @@ impl<F: Futex> Queue<'_, F> {
     ///
     /// The shared memory is damaged.
     pub fn is_closed(&self) -> Result<bool, Corrupt> {
-        is_plugged(&self.ring)
-    }
-}
-
-/// Whether the queue of a ring is closed.
-pub(crate) fn is_plugged(ring: &Ring<'_>) -> Result<bool, Corrupt> {
-    let mut position = ring.tail();
-    loop {
-        match ring.seen(ring.slot(position), position)? {
-            Seen::PublishedUpTo(next) => position = next,
-            Seen::Closed => return Ok(true),
-            Seen::Unpublished => return Ok(false),
-        }
+        let (_, closed) = self.ring.end()?;
+        Ok(closed)
     }
 }
 

@@ -79,7 +79,7 @@ impl<F: Futex> Queue<'_, F> {
 
     /// The end of the queue if it is full with this `head`; None if it is not full, or is closed.
     fn end_if_full(&self, head: u64) -> Result<Option<u64>, Corrupt> {
-        let (end, closed) = self.end()?;
+        let (end, closed) = self.ring.end()?;
         // If `head` has moved since, the queue is even shorter: "not full" stays right.
         if closed || distance(end, head) < self.ring.bound() {
             self.ring.check_undamaged()?;

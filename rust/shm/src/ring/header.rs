@@ -373,6 +373,20 @@ impl<'a> Ring<'a> {
         })
     }
 
+    /// The first position that is not published, and whether the queue is closed there.
+    ///
+    /// It walks on from `tail`, which may be behind the end.
+    pub(crate) fn end(&self) -> Result<(u64, bool), Corrupt> {
+        let mut position = self.tail();
+        loop {
+            match self.seen(self.slot(position), position)? {
+                Seen::PublishedUpTo(next) => position = next,
+                Seen::Closed => return Ok((position, true)),
+                Seen::Unpublished => return Ok((position, false)),
+            }
+        }
+    }
+
     /// The number of messages in the queue at this moment.
     pub fn len(&self) -> u64 {
         let (head, end) = self.span();

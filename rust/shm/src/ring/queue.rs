@@ -198,18 +198,13 @@ impl<'a, F: Futex> Queue<'a, F> {
     pub(super) fn report<T>(&self, result: Result<T, Corrupt>) -> Result<T, Corrupt> {
         if result.is_err() {
             self.ring.mark_damaged();
-            self.wake_all();
+            wake_all(&self.ring, &self.futex);
         }
         result
     }
-
-    /// Wakes all sleepers of all kinds.
-    pub(super) fn wake_all(&self) {
-        wake_all(&self.ring, &self.futex);
-    }
 }
 
-/// Wakes all sleepers of a ring.
+/// Wakes all sleepers of a ring, of all kinds.
 pub(crate) fn wake_all<F: Futex>(ring: &Ring<'_>, futex: &F) {
     crate::sync::fence(atomic::Ordering::SeqCst);
     let waits = ring.waits();

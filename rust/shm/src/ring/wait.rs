@@ -14,7 +14,7 @@
 use std::time::{Duration, Instant};
 
 use super::error::Corrupt;
-use super::queue::Queue;
+use super::queue::{Queue, wake_all};
 use super::take::Want;
 use super::word::Owner;
 use crate::sync::{self, AtomicU32, Ordering};
@@ -159,7 +159,7 @@ impl<F: Futex> Queue<'_, F> {
     }
 
     fn has_room_for_two(&self) -> Result<bool, Corrupt> {
-        let (position, closed) = self.end()?;
+        let (position, closed) = self.ring.end()?;
         let room = || {
             self.ring
                 .room(position, self.ring.head(), self.ring.bound() - 1)
@@ -230,7 +230,7 @@ impl<F: Futex> Queue<'_, F> {
         match left() {
             Ok(true) => wake(word, 1, &self.futex),
             Ok(false) => (),
-            Err(_) => self.wake_all(),
+            Err(_) => wake_all(&self.ring, &self.futex),
         }
     }
 }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use super::bells::Signals;
 use super::queue_table::{Bounds, Entry, Found, KEY_LIMIT, count, is_sealed};
 use super::{Control, Error, queue_users, recover};
-use crate::ring::close::{is_plugged, plug};
+use crate::ring::close::plug;
 use crate::ring::queue::wake_all;
 use crate::segment::layout::{self as at, CHANGED};
 use crate::sync::{Ordering, fence};
@@ -172,7 +172,7 @@ fn is_unused(control: &Control, entry: &Entry) -> Result<bool, Error> {
         return Ok(false);
     }
     let ring = entry.ring(control)?;
-    let open = || matches!(is_plugged(&ring), Ok(false));
+    let open = || matches!(ring.end(), Ok((_, false)));
     Ok(ring.check_undamaged().is_ok() && ring.is_empty() && open())
 }
 
