@@ -94,6 +94,11 @@ macro_rules! atomic {
                 self.0.store(value, order);
             }
 
+            pub(crate) fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                change();
+                self.0.fetch_or(value, order)
+            }
+
             pub(crate) fn compare_exchange(
                 &self,
                 old: $value,
@@ -112,11 +117,6 @@ atomic!(AtomicU32, u32);
 atomic!(AtomicU64, u64);
 
 impl AtomicU64 {
-    pub(crate) fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
-        change();
-        self.0.fetch_or(value, order)
-    }
-
     pub(crate) fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
         change();
         self.0.fetch_and(value, order)
@@ -126,9 +126,7 @@ impl AtomicU64 {
         change();
         self.0.swap(value, order)
     }
-}
 
-impl AtomicU64 {
     pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
         change();
         self.0.fetch_add(value, order)
@@ -136,11 +134,6 @@ impl AtomicU64 {
 }
 
 impl AtomicU32 {
-    pub(crate) fn fetch_or(&self, value: u32, order: Ordering) -> u32 {
-        change();
-        self.0.fetch_or(value, order)
-    }
-
     pub(crate) fn plain(&self) -> &atomic::AtomicU32 {
         &self.0
     }
