@@ -4,6 +4,7 @@
 #![cfg(all(target_os = "linux", not(loom)))]
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use shoal_shm::session::{Error, Session, Settings, is_ending, leave_all};
 
@@ -15,7 +16,10 @@ fn a_process_that_ends_leaves_all_sessions() {
         let joined = Session::join(|| Session::create(&settings), || Ok::<(), Infallible>(()));
         joined.expect("no interrupt").expect("made")
     };
-    let sessions = [made(), made()];
+    let sessions = [made(), made(), made()];
+    let twice = Session::join(|| Ok(Arc::clone(&sessions[1])), || Ok::<(), Infallible>(()));
+    assert!(twice.expect("no interrupt").is_ok());
+    assert!(sessions[2].release(), "its last object is about to leave");
     assert!(!is_ending());
     leave_all();
     assert!(is_ending());

@@ -110,19 +110,3 @@ pub fn leave_all() {
 pub fn is_ending() -> bool {
     ENDING.load(Ordering::SeqCst)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_objects_are_removed_at_once() {
-        let refs = SessionRefs::default();
-        assert!(!refs.remove_all());
-        assert!(refs.add() && refs.add());
-        assert!(refs.remove_all());
-        assert!(!refs.remove());
-        assert!(refs.add() && refs.remove());
-        assert!(refs.remove_all(), "the process leaves");
-    }
-}
