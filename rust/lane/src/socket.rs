@@ -27,6 +27,11 @@ const GONE: PollFlags = PollFlags::RDHUP
     .union(PollFlags::ERR)
     .union(PollFlags::NVAL);
 
+/// The error of bytes that the peer should not have sent.
+pub(crate) fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, error)
+}
+
 /// A connection. Reads and writes return at once; [`Self::wait`] waits.
 #[derive(Debug)]
 pub(crate) struct Socket {

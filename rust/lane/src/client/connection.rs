@@ -16,7 +16,7 @@ use super::{Client, Limits};
 use crate::frame::{Hello, Invalid, NEVER, Op, Reply, Request, Welcome};
 use crate::handshake;
 use crate::random::random;
-use crate::socket::{Inbox, Patience, Socket, wait};
+use crate::socket::{Inbox, Patience, Socket, invalid, wait};
 
 /// Size of the buffer for replies: more than twice the longest.
 const INBOX: usize = 16 * 1024;
@@ -288,10 +288,6 @@ impl Connection {
         }
         Ok(self.inbox.move_to(to))
     }
-}
-
-fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, error)
 }
 
 /// A thread that tries to connect, which is counted for as long as this lives.

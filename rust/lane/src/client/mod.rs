@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
-use shoal_shm::Want;
 use shoal_shm::blocking::Deadline;
 
 pub use self::buffer::Buffer;
@@ -203,58 +202,6 @@ impl Client {
         let end = exchange.run(&mut Patience::new(ends.late, go_on).unless(cancel));
         let done = exchange.done;
         end.map_err(|error| Failed { done, error })
-    }
-
-    /// Takes messages, as many as `want` says, waiting for them.
-    ///
-    /// The server lends them until they are [kept](Taken::keep): before, they go back to the queue
-    /// if this process dies, or the result is dropped. `go_on` and `cancel` are as for
-    /// [`Self::put_many`]: a take that they end gives back what it may have taken.
-    ///
-    /// # Errors
-    ///
-    /// If none was taken. What was on its way from a lost server goes back to its queue.
-    pub fn take(
-        &self,
-        target: &Target<'_>,
-        want: Want,
-        deadline: Deadline,
-        cancel: &Cancel,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Taken<'_>, Error> {
-        check(target, &[]).map_err(Error::Invalid)?;
-        let ends = Ends::new(deadline, &self.limits);
-        takes::take(
-            self,
-            target,
-            want,
-            ends,
-            &mut Patience::new(ends.late, go_on).unless(cancel),
-        )
-    }
-
-    /// Keeps leases for longer, by number; to be called every few seconds for all that are in use.
-    ///
-    /// # Errors
-    ///
-    /// If the server did not answer.
-    pub fn renew(&self, numbers: &[u64], go_on: &mut dyn FnMut() -> bool) -> Result<(), Error> {
-        takes::renew(self, self.new_leases(0)?.holder, numbers, go_on)
-    }
-
-    /// Ends leases, by number: their messages are confirmed, or go back to their queues. Does nothing
-    /// with those that have ended.
-    ///
-    /// # Errors
-    ///
-    /// If the server did not answer.
-    pub fn end_leases(
-        &self,
-        numbers: &[u64],
-        goes_back: bool,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<(), Error> {
-        takes::end_leases(self, self.new_leases(0)?.holder, numbers, goes_back, go_on)
     }
 }
 

@@ -8,7 +8,7 @@ use shoal_shm::blocking::Deadline;
 
 use super::connection::{Connection, Settlement};
 use super::error::{Error, Loss};
-use super::{Buffer, Client, Ends, Stop, Target};
+use super::{Buffer, Cancel, Client, Ends, Stop, Target, check};
 use crate::frame::{Item, MAX_LEASES, Op, Reply, Request, Status};
 use crate::socket::Patience;
 
@@ -125,64 +125,84 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Takes messages: see [`Client::take`].
-pub(super) fn take<'a>(
-    client: &'a Client,
-    target: &Target<'_>,
-    want: Want,
-    ends: Ends,
-    patience: &mut Patience<'_>,
-) -> Result<Taken<'a>, Error> {
-    let (request, payload) = Request::of_take(Op::Take, 0, want);
-    let question = Question {
-        client,
-        request: Request {
-            maxsize: target.maxsize,
-            max_bytes: target.max_bytes,
-            ..request
-        },
-        key: target.key,
-        payload,
-        ends,
-    };
-    let read = &mut |connection: &mut Connection, reply: Reply, patience: &mut Patience<'_>| {
-        Incoming { client, reply }.messages(connection, patience)
-    };
-    let (connection, messages) = question.ask(patience, read)?;
-    Ok(Taken {
-        client,
-        seq: connection.next - 1,
-        connection: Some(connection),
-        count: messages.len() as u64,
-        messages,
-    })
-}
+impl Client {
+    /// Takes messages, as many as `want` says, waiting for them.
+    ///
+    /// The server lends them until they are [kept](Taken::keep): before, they go back to the queue
+    /// if this process dies, or the result is dropped. `go_on` and `cancel` are as for
+    /// [`Self::put_many`]: a take that they end gives back what it may have taken.
+    ///
+    /// # Errors
+    ///
+    /// If none was taken. What was on its way from a lost server goes back to its queue.
+    pub fn take(
+        &self,
+        target: &Target<'_>,
+        want: Want,
+        deadline: Deadline,
+        cancel: &Cancel,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Taken<'_>, Error> {
+        check(target, &[]).map_err(Error::Invalid)?;
+        let ends = Ends::new(deadline, &self.limits);
+        let patience = &mut Patience::new(ends.late, go_on).unless(cancel);
+        let (request, payload) = Request::of_take(Op::Take, 0, want);
+        let question = Question {
+            client: self,
+            request: Request {
+                maxsize: target.maxsize,
+                max_bytes: target.max_bytes,
+                ..request
+            },
+            key: target.key,
+            payload,
+            ends,
+        };
+        let read = &mut |connection: &mut Connection, reply: Reply, patience: &mut Patience<'_>| {
+            let client = self;
+            Incoming { client, reply }.messages(connection, patience)
+        };
+        let (connection, messages) = question.ask(patience, read)?;
+        Ok(Taken {
+            client: self,
+            seq: connection.next - 1,
+            connection: Some(connection),
+            count: messages.len() as u64,
+            messages,
+        })
+    }
 
-/// Renews leases of a client: see [`Client::renew`].
-pub(super) fn renew(
-    client: &Client,
-    holder: u128,
-    numbers: &[u64],
-    go_on: &mut dyn FnMut() -> bool,
-) -> Result<(), Error> {
-    numbers.chunks(MAX_LEASES).try_for_each(|numbers| {
-        Question::new(client, Request::of_leases(Op::Renew, holder, numbers)).answer(go_on)
-    })
-}
+    /// Keeps leases for longer, by number; to be called every few seconds for all that are in use.
+    ///
+    /// # Errors
+    ///
+    /// If the server did not answer.
+    pub fn renew(&self, numbers: &[u64], go_on: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+        let holder = self.new_leases(0)?.holder;
+        numbers.chunks(MAX_LEASES).try_for_each(|numbers| {
+            Question::new(self, Request::of_leases(Op::Renew, holder, numbers)).answer(go_on)
+        })
+    }
 
-/// Ends leases: see [`Client::end_leases`].
-pub(super) fn end_leases(
-    client: &Client,
-    holder: u128,
-    numbers: &[u64],
-    goes_back: bool,
-    go_on: &mut dyn FnMut() -> bool,
-) -> Result<(), Error> {
-    numbers.chunks(MAX_LEASES).try_for_each(|numbers| {
-        let mut question = Question::new(client, Request::of_leases(Op::Settle, holder, numbers));
-        question.request.kind = goes_back.into();
-        question.answer(go_on)
-    })
+    /// Ends leases, by number: their messages are confirmed, or go back to their queues. Does nothing
+    /// with those that have ended.
+    ///
+    /// # Errors
+    ///
+    /// If the server did not answer.
+    pub fn end_leases(
+        &self,
+        numbers: &[u64],
+        goes_back: bool,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Error> {
+        let holder = self.new_leases(0)?.holder;
+        numbers.chunks(MAX_LEASES).try_for_each(|numbers| {
+            let mut question = Question::new(self, Request::of_leases(Op::Settle, holder, numbers));
+            question.request.kind = goes_back.into();
+            question.answer(go_on)
+        })
+    }
 }
 
 /// Reads what follows the header of a reply.

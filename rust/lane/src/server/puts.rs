@@ -1,6 +1,6 @@
 //! One connection after its handshake: it reads requests, carries them out, and replies; and puts.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::queues::has;
 use super::streams::{Failure, Record};
 use super::{Limits, Shared};
 use crate::frame::{NEVER, Op, Policy, Reply, Request, Status};
-use crate::socket::{Inbox, Patience, SLICE, Socket, is_ended_by_peer};
+use crate::socket::{Inbox, Patience, SLICE, Socket, invalid, is_ended_by_peer};
 
 /// Size of the buffer of a connection: more than twice the longest small request with its key.
 const INBOX: usize = 256 * 1024;
@@ -473,10 +473,6 @@ pub(super) fn small_puts(held: &[u8], first: &Request) -> Vec<(Request, Range<us
         start = end;
     }
     found
-}
-
-pub(super) fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, error)
 }
 
 fn label_of(request: &Request) -> Label {

@@ -1,7 +1,7 @@
 //! The streams of requests, which outlive their connections.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::locked;
@@ -130,15 +130,11 @@ impl Streams {
 
     /// Forgets all streams; no connection is left.
     pub(super) fn clear(&self) {
-        self.all().clear();
+        locked(&self.all).clear();
     }
 
     pub(super) fn len(&self) -> usize {
-        self.all().len()
-    }
-
-    fn all(&self) -> MutexGuard<'_, BTreeMap<u128, Stream>> {
-        locked(&self.all)
+        locked(&self.all).len()
     }
 }
 
@@ -158,7 +154,7 @@ impl Drop for Turn<'_> {
         // Others refer to the socket too: without this it would stay open.
         self.socket.shut();
         let record = std::mem::take(&mut self.record);
-        if let Some(stream) = self.streams.all().get_mut(&self.id) {
+        if let Some(stream) = locked(&self.streams.all).get_mut(&self.id) {
             stream.record = Some(record);
             stream.socket = None;
             stream.ends = Some(Instant::now() + self.remembered);

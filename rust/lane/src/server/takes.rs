@@ -8,9 +8,9 @@ use shoal_shm::session::{Error, Held, SessionQueue};
 use shoal_shm::{Descriptor, Keep, Label, Loan, Message, Payload, Taken, Want};
 
 use super::failed_request::Stop;
-use super::puts::{Serving, invalid};
+use super::puts::Serving;
 use crate::frame::{Item, LeaseName, Op, Reply, Request, Status, decode_leases, encode_shortage};
-use crate::socket::Patience;
+use crate::socket::{Patience, invalid};
 
 /// Number of messages that are taken first, as they may be long.
 const FEW: u32 = 16;
@@ -65,10 +65,6 @@ struct Found {
 }
 
 impl Found {
-    fn length(&self) -> u64 {
-        length_of(self.payload)
-    }
-
     fn of(message: &Message<'_>, lent: &Arc<()>) -> Self {
         let payload = message.payload();
         let mut inline = Vec::new();
@@ -158,7 +154,7 @@ impl Serving<'_> {
         let messages = found.into_iter().filter_map(|one: Found| {
             let held = queue.keep(one.loan?, one.payload);
             let item = Item {
-                length: length_of(one.payload),
+                length: one.payload.length(),
                 weight: one.label.weight,
                 sender: one.label.sender,
                 kind: u8::try_from(one.label.kind).unwrap_or(u8::MAX),
@@ -287,13 +283,6 @@ impl Serving<'_> {
     }
 }
 
-fn length_of(payload: Payload) -> u64 {
-    match payload {
-        Payload::Inline(length) => length as u64,
-        Payload::Block(block) => block.length,
-    }
-}
-
 /// Takes messages that are there now. A message is always in its queue, counted as lent, or both.
 fn take_into(
     found: &mut Vec<Found>,
@@ -311,7 +300,8 @@ fn take_more(queue: &SessionQueue, count: u32, lent: &Arc<()>, found: &mut Vec<F
     let mut size = 0;
     let mut seen = 0;
     loop {
-        size += found[seen..].iter().map(Found::length).sum::<u64>();
+        let lengths = found[seen..].iter().map(|one| one.payload.length());
+        size += lengths.sum::<u64>();
         seen = found.len();
         let left = count.saturating_sub(u32::try_from(seen).unwrap_or(u32::MAX));
         if left == 0 || size >= MOST {
