@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use shoal_shm::blocking::{Deadline, Lack, Until};
-use shoal_shm::session::{Bounds, Draft, Error, Offer, SessionQueue};
-use shoal_shm::{Descriptor, Label, Refusal};
+use shoal_shm::session::{Bounds, Draft, Error, Outgoing, SessionQueue};
+use shoal_shm::{Descriptor, Label, WaitState};
 
 use super::failed_request::Stop;
 use super::queues::has;
@@ -269,27 +269,22 @@ impl<'a> Serving<'a> {
 
     /// Puts one message, whose payload comes next.
     fn put(&mut self, request: &Request, queue: &SessionQueue) -> Result<(), Stop> {
-        let label = label_of(request);
         match usize::try_from(request.length) {
             Ok(length) if length <= Descriptor::INLINE => {
                 let mut small = [0; Descriptor::INLINE];
                 self.need(length)?;
                 self.inbox.move_to(&mut small[..length]);
                 self.unread = 0;
-                self.until_put(request, queue, || offer(queue, label, &small[..length]))
+                let mut message = Outgoing::Small(&small[..length]);
+                self.put_message(request, queue, &mut message)
             }
-            _ => self.put_long(request, queue, label),
+            _ => self.put_long(request, queue),
         }
     }
 
     /// Puts a message that does not fit into a descriptor. Its payload is read when there is room and
     /// memory for it.
-    fn put_long(
-        &mut self,
-        request: &Request,
-        queue: &SessionQueue,
-        label: Label,
-    ) -> Result<(), Stop> {
+    fn put_long(&mut self, request: &Request, queue: &SessionQueue) -> Result<(), Stop> {
         let length = request.length;
         // Other policies make room when the whole message is here: its client may die before.
         let needs_room = matches!(request.policy, Policy::Block | Policy::Error);
@@ -303,8 +298,19 @@ impl<'a> Serving<'a> {
             Ok(queue.draft(length)?.ok_or(Lack::Memory { length }))
         })?;
         self.receive(&draft)?;
-        let mut draft = Some(draft);
-        self.until_put(request, queue, || put_draft(queue, label, &mut draft))
+        self.put_message(request, queue, &mut Outgoing::Written(Some(draft)))
+    }
+
+    fn put_message(
+        &mut self,
+        request: &Request,
+        queue: &SessionQueue,
+        message: &mut Outgoing<'_>,
+    ) -> Result<(), Stop> {
+        let label = label_of(request);
+        let state = WaitState::default();
+        let attempt = || -> Result<_, Stop> { Ok(queue.try_put(label, message, &state)?) };
+        self.until_put(request, queue, attempt)
     }
 
     /// Receives the payload into a draft.
@@ -509,44 +515,5 @@ pub(super) fn step<T>(
                 }
             }
         }
-    }
-}
-
-/// Puts a message that fits into a descriptor.
-fn offer(queue: &SessionQueue, label: Label, bytes: &[u8]) -> Result<Result<(), Lack>, Stop> {
-    let length = bytes.len() as u64;
-    Ok(match queue.offer(label, bytes)? {
-        Offer::Put => Ok(()),
-        Offer::NoMemory => Err(Lack::Memory { length }),
-        Offer::Refused(refusal) => Err(lack_of(refusal, length)?),
-    })
-}
-
-/// Puts a message that is in its draft; the draft stays if it lacks something.
-fn put_draft(
-    queue: &SessionQueue,
-    label: Label,
-    slot: &mut Option<Draft>,
-) -> Result<Result<(), Lack>, Stop> {
-    let Some(draft) = slot.take() else {
-        return Ok(Ok(()));
-    };
-    let length = draft.len();
-    let Err((draft, refusal)) = queue.put(draft, label)? else {
-        return Ok(Ok(()));
-    };
-    *slot = Some(draft);
-    if refusal == Refusal::NoSlot {
-        // It says why there is no memory for the slot, if that is an error.
-        queue.grow()?;
-    }
-    Ok(Err(lack_of(refusal, length)?))
-}
-
-fn lack_of(refusal: Refusal, length: u64) -> Result<Lack, Stop> {
-    match refusal {
-        Refusal::Full => Ok(Lack::Room { length }),
-        Refusal::NoSlot => Ok(Lack::Memory { length }),
-        Refusal::Closed => Err(Error::QueueClosed.into()),
     }
 }

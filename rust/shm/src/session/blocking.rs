@@ -127,7 +127,11 @@ impl SessionQueue {
     }
 
     /// Tries to put a message; one that was written stays in `message` if that fails.
-    fn try_put(
+    ///
+    /// # Errors
+    ///
+    /// If the queue is closed, this process left the session, or there is damage.
+    pub fn try_put(
         &self,
         label: Label,
         message: &mut Outgoing<'_>,
