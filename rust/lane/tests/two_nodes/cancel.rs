@@ -37,14 +37,10 @@ fn a_cancelled_take_takes_nothing_that_is_put_afterwards() {
             assert!(matches!(taken, Err(Error::Interrupted)), "{taken:?}");
         });
     }
-    assert!(matches!(
-        take_unless(&client, &{
-            let cancel = Cancel::default();
-            cancel.cancel();
-            cancel
-        }),
-        Err(Error::Interrupted)
-    ));
+    let cancel = Cancel::default();
+    cancel.cancel();
+    let taken = take_unless(&client, &cancel);
+    assert!(matches!(taken, Err(Error::Interrupted)), "{taken:?}");
     eventually("all is settled", || is_all_settled(&node));
 }
 
@@ -76,10 +72,7 @@ fn a_cancelled_put_is_in_the_channel_or_ends_interrupted() {
     let node = Node::new();
     let queue = node.queue(b"q", 1);
     let client = node.client();
-    let parcel = Parcel {
-        parts: &[b"one"],
-        ..Parcel::default()
-    };
+    let parcel = parcel(&[b"one"]);
     for has_room in [true, false].repeat(50) {
         put(&client, b"q", b"first").expect("room");
         let cancel = Cancel::default();

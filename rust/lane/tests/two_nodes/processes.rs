@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::process::{Pid, Signal, kill_process};
 use shoal_lane::server::Server;
-use shoal_shm::session::{MemoryPolicy, Session, SessionQueue};
+use shoal_shm::session::{MemoryPolicy, Session};
 use tempfile::TempDir;
 
 use crate::support::*;
@@ -153,13 +153,5 @@ impl FarNode {
             address: address.parse().expect("an address"),
             process,
         }
-    }
-
-    pub(crate) fn queue(&self, maxsize: u64) -> SessionQueue {
-        let bounds = shoal_shm::session::Bounds {
-            maxsize: Some(maxsize),
-            max_bytes: None,
-        };
-        self.session.queue(b"q", bounds).expect("room")
     }
 }

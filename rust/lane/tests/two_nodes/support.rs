@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shoal_lane::client::{self, Bytes, Cancel, Client, Error, Failed, Parcel, Taken, Target};
+use shoal_lane::client::{self, Bytes, Cancel, Client, Error, Failed, Loss, Parcel, Taken, Target};
 use shoal_lane::handshake::Key;
 use shoal_lane::server::{self, Server};
 use shoal_lane::tls::Tls;
@@ -16,6 +16,8 @@ use shoal_shm::session::{Bounds, MemoryPolicy, Session, SessionQueue, Settings};
 use shoal_shm::{Keep, Label, Payload, Want};
 use tempfile::TempDir;
 
+/// Long enough for another thread to begin what it does.
+pub(crate) const BRIEF: Duration = Duration::from_millis(50);
 /// Longer than anything takes; the end of a test that hangs.
 pub(crate) const PATIENT: Duration = Duration::from_secs(60);
 /// The deadline of puts that wait for as long as it takes.
@@ -64,13 +66,8 @@ pub(crate) fn patient_client() -> client::Limits {
 
 pub(crate) fn session(folder: &TempDir, max_bytes: u64, policy: MemoryPolicy) -> Arc<Session> {
     Session::create(&Settings {
-        folder: folder.path().to_owned(),
-        disk: folder.path().to_owned(),
-        payload_on_disk: false,
-        max_bytes,
-        backlog: 100_000,
         memory_policy: policy,
-        overfill: false,
+        ..Settings::in_folder(folder.path(), max_bytes, 100_000)
     })
     .expect("space")
 }
@@ -84,7 +81,22 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new() -> Self {
-        Self::with(patient(), 64 << 20, MemoryPolicy::Block)
+        Self::limited(|_| ())
+    }
+
+    /// One whose server has other limits.
+    pub(crate) fn limited(change: impl FnOnce(&mut server::Limits)) -> Self {
+        let mut limits = patient();
+        change(&mut limits);
+        Self::made(limits, 64 << 20, MemoryPolicy::Block, None)
+    }
+
+    /// One whose server forgets a client as soon as its connection ends.
+    pub(crate) fn forgetful() -> Self {
+        Self::limited(|limits| {
+            limits.apart = Duration::ZERO;
+            limits.cut = Duration::ZERO;
+        })
     }
 
     /// One whose server encrypts.
@@ -92,8 +104,9 @@ impl Node {
         Self::made(patient(), 64 << 20, MemoryPolicy::Block, Some(tls))
     }
 
-    pub(crate) fn with(limits: server::Limits, max_bytes: u64, policy: MemoryPolicy) -> Self {
-        Self::made(limits, max_bytes, policy, None)
+    /// One whose session has little memory.
+    pub(crate) fn small(max_bytes: u64, policy: MemoryPolicy) -> Self {
+        Self::made(patient(), max_bytes, policy, None)
     }
 
     fn made(
@@ -127,14 +140,45 @@ impl Node {
     }
 }
 
+/// A node, its queue `q`, and a relay to it.
+pub(crate) fn relayed(maxsize: u64, cut: Cut) -> (Node, SessionQueue, Relay) {
+    let node = Node::new();
+    let queue = node.queue(b"q", maxsize);
+    let relay = Relay::new(node.server.address(), cut);
+    (node, queue, relay)
+}
+
 pub(crate) fn client_of(address: SocketAddr) -> Client {
-    Client::new(address, key(), patient_client(), None)
+    client_with(address, |_| ())
+}
+
+/// A client with other limits.
+pub(crate) fn client_with(address: SocketAddr, change: impl FnOnce(&mut client::Limits)) -> Client {
+    let mut limits = patient_client();
+    change(&mut limits);
+    Client::new(address, key(), limits, None)
+}
+
+/// Why an operation lost its server.
+pub(crate) fn loss_of(error: &Error) -> &Loss {
+    match error {
+        Error::Lost { why, .. } => why,
+        _ => panic!("{error}"),
+    }
 }
 
 pub(crate) fn target(key: &[u8]) -> Target<'_> {
     Target {
         key,
         ..Target::default()
+    }
+}
+
+/// A message that consists of these parts.
+pub(crate) fn parcel<'a>(parts: &'a [&'a [u8]]) -> Parcel<'a> {
+    Parcel {
+        parts,
+        ..Parcel::default()
     }
 }
 
@@ -149,12 +193,7 @@ pub(crate) fn put_until(
     bytes: &[u8],
     deadline: Deadline,
 ) -> Result<(), Failed> {
-    let parts = [bytes];
-    let parcel = Parcel {
-        parts: &parts,
-        ..Parcel::default()
-    };
-    client.put(&target(key), &parcel, deadline, &mut || true)
+    client.put(&target(key), &parcel(&[bytes]), deadline, &mut || true)
 }
 
 /// Puts several messages in one exchange.
@@ -164,15 +203,19 @@ pub(crate) fn put_many(
     messages: &[Vec<u8>],
     deadline: Deadline,
 ) -> Result<(), Failed> {
+    put_many_while(client, target, messages, deadline, &mut || true)
+}
+
+pub(crate) fn put_many_while(
+    client: &Client,
+    target: &Target<'_>,
+    messages: &[Vec<u8>],
+    deadline: Deadline,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<(), Failed> {
     let parts: Vec<[&[u8]; 1]> = messages.iter().map(|bytes| [bytes.as_slice()]).collect();
-    let parcels: Vec<Parcel<'_>> = parts
-        .iter()
-        .map(|parts| Parcel {
-            parts,
-            ..Parcel::default()
-        })
-        .collect();
-    client.put_many(target, &parcels, deadline, &Cancel::default(), &mut || true)
+    let parcels: Vec<_> = parts.iter().map(|parts| parcel(parts)).collect();
+    client.put_many(target, &parcels, deadline, &Cancel::default(), go_on)
 }
 
 /// Takes messages as a process of another node.
@@ -181,13 +224,8 @@ pub(crate) fn take_from(
     count: u32,
     deadline: Deadline,
 ) -> Result<Taken<'_>, Error> {
-    client.take(
-        &target(b"q"),
-        Want::Count(count),
-        deadline,
-        &Cancel::default(),
-        &mut || true,
-    )
+    let (want, cancel) = (Want::Count(count), Cancel::default());
+    client.take(&target(b"q"), want, deadline, &cancel, &mut || true)
 }
 
 /// The bytes of the messages that were taken.
@@ -307,6 +345,16 @@ pub(crate) enum Cut {
         seed: u64,
         most: u64,
     },
+}
+
+impl Cut {
+    pub(crate) fn random(seed: u64, most: u64) -> Self {
+        Self::Random { seed, most }
+    }
+
+    pub(crate) fn replies(seed: u64, most: u64) -> Self {
+        Self::Replies { seed, most }
+    }
 }
 
 struct Link {

@@ -5,39 +5,19 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use shoal_lane::client::{Cancel, Client, Error, Limits, Loss, Parcel, Target};
-use shoal_lane::server;
+use shoal_lane::client::{Cancel, Error, Loss, Target};
 use shoal_shm::Want;
 use shoal_shm::blocking::Deadline;
-use shoal_shm::session::{MemoryPolicy, SessionQueue, Shortage};
+use shoal_shm::session::Shortage;
 
 use crate::processes::*;
 use crate::support::*;
-
-const BRIEF: Duration = Duration::from_millis(50);
-
-fn relayed(cut: Cut) -> (Node, SessionQueue, Relay) {
-    let node = Node::new();
-    let queue = node.queue(b"q", 0);
-    let relay = Relay::new(node.server.address(), cut);
-    (node, queue, relay)
-}
-
-/// A node that forgets a client as soon as its connection ends.
-fn forgetful() -> Node {
-    let limits = server::Limits {
-        apart: Duration::ZERO,
-        cut: Duration::ZERO,
-        ..patient()
-    };
-    Node::with(limits, 1 << 20, MemoryPolicy::Block)
-}
 
 // Messages that arrive.
 
 #[test]
 fn a_take_returns_the_messages_that_were_put_and_they_are_gone_once_kept() {
-    let (node, queue, relay) = relayed(Cut::Never);
+    let (node, queue, relay) = relayed(0, Cut::Never);
     let client = relay.client();
     let messages: Vec<Vec<u8>> = [4, 60, 209, 40_000, 3 << 20, 1000]
         .into_iter()
@@ -68,21 +48,16 @@ fn a_take_returns_the_messages_that_were_put_and_they_are_gone_once_kept() {
 
 #[test]
 fn a_batch_is_taken_by_its_weight() {
-    let (_node, queue, relay) = relayed(Cut::Never);
+    let (_node, queue, relay) = relayed(0, Cut::Never);
     put_here(&queue, &numbered(5, 9));
     let client = relay.client();
+    let cancel = Cancel::default();
     let take = |target_weight, least| {
         let want = Want::Weight {
             target: target_weight,
             least,
         };
-        client.take(
-            &target(b"q"),
-            want,
-            Deadline::Now,
-            &Cancel::default(),
-            &mut || true,
-        )
+        client.take(&target(b"q"), want, Deadline::Now, &cancel, &mut || true)
     };
     let taken = take(3, None).expect("they are there");
     assert_eq!(numbers_of(&taken), [0, 1, 2]);
@@ -95,7 +70,7 @@ fn a_batch_is_taken_by_its_weight() {
 
 #[test]
 fn messages_that_are_not_kept_go_back_at_once() {
-    let (node, queue, relay) = relayed(Cut::Never);
+    let (node, queue, relay) = relayed(0, Cut::Never);
     put_here(&queue, &numbered(1, 50_000));
     let client = relay.client();
     take_from(&client, 1, LATER)
@@ -115,7 +90,7 @@ fn messages_that_are_not_kept_go_back_at_once() {
 
 #[test]
 fn a_take_that_finds_nothing_says_so_at_once_or_at_its_deadline() {
-    let (_node, queue, relay) = relayed(Cut::Never);
+    let (_node, queue, relay) = relayed(0, Cut::Never);
     let client = relay.client();
     let error = take_from(&client, 1, Deadline::Now).expect_err("empty");
     assert!(matches!(error, Error::Full(Shortage::Empty)), "{error}");
@@ -131,19 +106,14 @@ fn a_take_that_finds_nothing_says_so_at_once_or_at_its_deadline() {
 
 #[test]
 fn a_queue_with_another_bound_is_named() {
-    let (_node, _queue, relay) = relayed(Cut::Never);
+    let (_node, _queue, relay) = relayed(0, Cut::Never);
     let other = Target {
         maxsize: Some(3),
         ..target(b"q")
     };
     let client = relay.client();
-    let taken = client.take(
-        &other,
-        Want::Count(1),
-        LATER,
-        &Cancel::default(),
-        &mut || true,
-    );
+    let (want, cancel) = (Want::Count(1), Cancel::default());
+    let taken = client.take(&other, want, LATER, &cancel, &mut || true);
     let error = taken.expect_err("it has none");
     assert!(
         matches!(&error, Error::Invalid(text) if text.contains("maxsize=0")),
@@ -153,17 +123,12 @@ fn a_queue_with_another_bound_is_named() {
 
 #[test]
 fn the_hook_is_called_in_a_wait_and_ends_it_and_takes_nothing() {
-    let (node, queue, relay) = relayed(Cut::Never);
+    let (node, queue, relay) = relayed(0, Cut::Never);
     let client = relay.client();
     let called = AtomicU32::new(0);
     let mut hook = || called.fetch_add(1, Ordering::SeqCst) < 2;
-    let taken = client.take(
-        &target(b"q"),
-        Want::Count(1),
-        LATER,
-        &Cancel::default(),
-        &mut hook,
-    );
+    let (want, cancel) = (Want::Count(1), Cancel::default());
+    let taken = client.take(&target(b"q"), want, LATER, &cancel, &mut hook);
     assert!(matches!(
         taken.expect_err("the hook ends it"),
         Error::Interrupted
@@ -179,18 +144,9 @@ fn the_hook_is_called_in_a_wait_and_ends_it_and_takes_nothing() {
 
 #[test]
 fn single_takes_over_random_cuts_get_each_message_once_and_in_order() {
-    let cuts = [
-        Cut::Random {
-            seed: 1,
-            most: 2000,
-        },
-        Cut::Replies {
-            seed: 2,
-            most: 2000,
-        },
-    ];
+    let cuts = [Cut::random(1, 2000), Cut::replies(2, 2000)];
     for cut in cuts {
-        let (node, queue, relay) = relayed(cut);
+        let (node, queue, relay) = relayed(0, cut);
         let messages = numbered(1000, 60);
         put_here(&queue, &messages);
         let client = relay.client();
@@ -205,10 +161,7 @@ fn single_takes_over_random_cuts_get_each_message_once_and_in_order() {
 
 #[test]
 fn long_messages_over_random_cuts_are_whole() {
-    let (_node, queue, relay) = relayed(Cut::Replies {
-        seed: 3,
-        most: 6 << 20,
-    });
+    let (_node, queue, relay) = relayed(0, Cut::replies(3, 6 << 20));
     let messages = numbered(30, 1 << 20);
     let client = relay.client();
     thread::scope(|scope| {
@@ -224,7 +177,7 @@ fn long_messages_over_random_cuts_are_whole() {
 
 #[test]
 fn a_take_that_waits_goes_on_after_a_cut() {
-    let (node, queue, relay) = relayed(Cut::Never);
+    let (node, queue, relay) = relayed(0, Cut::Never);
     let client = relay.client();
     thread::scope(|scope| {
         let taking = scope.spawn(|| take_and_keep(&client, 1));
@@ -241,7 +194,7 @@ fn a_take_that_waits_goes_on_after_a_cut() {
 
 #[test]
 fn messages_are_kept_after_a_cut_in_between() {
-    let (node, queue, relay) = relayed(Cut::Never);
+    let (node, queue, relay) = relayed(0, Cut::Never);
     put_here(&queue, &numbered(2, 9));
     let client = relay.client();
     let taken = take_from(&client, 1, LATER).expect("it is there");
@@ -256,7 +209,7 @@ fn messages_are_kept_after_a_cut_in_between() {
 
 #[test]
 fn a_confirmation_that_comes_too_late_is_refused_and_the_message_comes_again() {
-    let node = forgetful();
+    let node = Node::forgetful();
     let queue = node.queue(b"q", 0);
     let relay = Relay::new(node.server.address(), Cut::Never);
     put_here(&queue, &numbered(1, 9));
@@ -271,7 +224,7 @@ fn a_confirmation_that_comes_too_late_is_refused_and_the_message_comes_again() {
 
 #[test]
 fn a_take_whose_stream_was_forgotten_asks_again() {
-    let node = forgetful();
+    let node = Node::forgetful();
     let queue = node.queue(b"q", 0);
     let relay = Relay::new(node.server.address(), Cut::Never);
     let client = relay.client();
@@ -290,7 +243,7 @@ fn a_take_whose_stream_was_forgotten_asks_again() {
 
 #[test]
 fn another_server_at_the_address_is_named() {
-    let (_node, _queue, relay) = relayed(Cut::Never);
+    let (_node, _queue, relay) = relayed(0, Cut::Never);
     let other = Node::new();
     let client = relay.client();
     put(&client, b"q", &[0]).expect("room");
@@ -302,17 +255,14 @@ fn another_server_at_the_address_is_named() {
         relay.cut();
         let error = taking.join().expect("no panic");
         let found = Loss::OtherServer;
-        assert!(
-            matches!(&error, Error::Lost { why, .. } if *why == found),
-            "{error}"
-        );
+        assert_eq!(*loss_of(&error), found);
         assert_eq!(error.to_string(), format!("{}: {found}", relay.address));
     });
 }
 
 #[test]
 fn messages_given_back_over_cuts_are_never_lost() {
-    let (node, queue, relay) = relayed(Cut::Random { seed: 5, most: 400 });
+    let (node, queue, relay) = relayed(0, Cut::random(5, 400));
     put_here(&queue, &numbered(3, 60));
     let client = relay.client();
     for _ in 0..300 {
@@ -333,7 +283,7 @@ fn messages_given_back_over_cuts_are_never_lost() {
 
 #[test]
 fn leases_are_kept_and_ended_over_cuts() {
-    let (node, queue, relay) = relayed(Cut::Random { seed: 4, most: 700 });
+    let (node, queue, relay) = relayed(0, Cut::random(4, 700));
     put_here(&queue, &numbered(200, 60));
     let client = relay.client();
     let mut go_on = || true;
@@ -358,11 +308,8 @@ fn leases_are_kept_and_ended_over_cuts() {
             .end_leases(&[lease], true, &mut go_on)
             .expect("it answers");
     }
-    let back: Vec<u32> = take_and_keep(&client, 200)
-        .iter()
-        .map(|bytes| u32::from_le_bytes(bytes[..4].try_into().expect("four")))
-        .collect();
-    assert!(back == (0..100).map(|half| 2 * half + 1).collect::<Vec<_>>());
+    let back: Vec<_> = (0..100).map(|half| message(2 * half + 1, 60)).collect();
+    assert!(take_and_keep(&client, 200) == back);
     // The confirmation that was lost with the last connection is repeated before this request.
     drop(take_from(&client, 1, Deadline::Now).expect_err("empty"));
     assert!(is_all_settled(&node));
@@ -371,12 +318,8 @@ fn leases_are_kept_and_ended_over_cuts() {
 
 #[test]
 fn a_lease_that_is_not_answered_is_none() {
-    let (_node, queue, relay) = relayed(Cut::Never);
-    let limits = Limits {
-        reconnect: BRIEF * 10,
-        ..patient_client()
-    };
-    let client = Client::new(relay.address, key(), limits, None);
+    let (_node, queue, relay) = relayed(0, Cut::Never);
+    let client = client_with(relay.address, |limits| limits.reconnect = BRIEF * 10);
     put_here(&queue, &numbered(1, 9));
     let taken = take_from(&client, 1, LATER).expect("it is there");
     relay.set_down(true);
@@ -387,11 +330,7 @@ fn a_lease_that_is_not_answered_is_none() {
 
 #[test]
 fn leases_of_a_client_that_is_not_heard_of_go_back() {
-    let limits = server::Limits {
-        lease: Duration::ZERO,
-        ..patient()
-    };
-    let node = Node::with(limits, 1 << 20, MemoryPolicy::Block);
+    let node = Node::limited(|limits| limits.lease = Duration::ZERO);
     let queue = node.queue(b"q", 0);
     put_here(&queue, &numbered(1, 9));
     let client = node.client();
@@ -409,11 +348,7 @@ fn leases_of_a_client_that_is_not_heard_of_go_back() {
 
 #[test]
 fn messages_stay_lent_to_a_client_that_takes_long() {
-    let limits = server::Limits {
-        idle: Duration::from_millis(1),
-        ..patient()
-    };
-    let node = Node::with(limits, 1 << 20, MemoryPolicy::Block);
+    let node = Node::limited(|limits| limits.idle = Duration::from_millis(1));
     let queue = node.queue(b"q", 0);
     let relay = Relay::new(node.server.address(), Cut::Never);
     put_here(&queue, &numbered(1, 9));
@@ -428,11 +363,7 @@ fn messages_stay_lent_to_a_client_that_takes_long() {
 
 #[test]
 fn messages_that_killed_consumers_had_not_noted_come_again() {
-    let limits = server::Limits {
-        apart: Duration::ZERO,
-        ..patient()
-    };
-    let node = Node::with(limits, 64 << 20, MemoryPolicy::Block);
+    let node = Node::limited(|limits| limits.apart = Duration::ZERO);
     let queue = node.queue(b"q", 0);
     put_here(&queue, &numbered(20_000, 40));
     let mut seen = Vec::new();
@@ -462,7 +393,7 @@ fn messages_that_killed_consumers_had_not_noted_come_again() {
 
 #[test]
 fn a_consumer_that_is_stopped_in_a_wait_takes_one_message_and_goes_on() {
-    let (_node, queue, relay) = relayed(Cut::Never);
+    let (_node, queue, relay) = relayed(0, Cut::Never);
     let consumer = Process::start("consumer", relay.address);
     for number in 0..3 {
         eventually("it waits", || {
@@ -483,25 +414,11 @@ fn a_consumer_that_is_stopped_in_a_wait_takes_one_message_and_goes_on() {
 #[test]
 fn a_take_from_a_server_that_stays_stopped_ends_after_its_deadline() {
     let far = FarNode::start();
-    let limits = Limits {
-        late: BRIEF,
-        ..patient_client()
-    };
-    let client = Client::new(far.address, key(), limits, None);
-    let parcel = Parcel {
-        parts: &[b"first"],
-        ..Parcel::default()
-    };
-    client
-        .put(&target(b"q"), &parcel, LATER, &mut || true)
-        .expect("room");
+    let client = client_with(far.address, |limits| limits.late = BRIEF);
+    put(&client, b"q", b"first").expect("room");
     far.process.stop();
     let error = take_from(&client, 1, Deadline::After(BRIEF)).expect_err("it is stopped");
-    let silent = Loss::Silent;
-    assert!(
-        matches!(&error, Error::Lost { why, .. } if *why == silent),
-        "{error}"
-    );
+    assert_eq!(*loss_of(&error), Loss::Silent);
     far.process.signal(Signal::CONT);
     // It sees that the client has gone, and takes nothing for it.
     let other = client_of(far.address);

@@ -1,11 +1,11 @@
 //! Puts and takes over TLS: as those without, and what is refused.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use shoal_lane::client::{Cancel, Client, Error, Parcel};
+use shoal_lane::client::{Cancel, Client, Error};
 use shoal_lane::handshake;
 use shoal_lane::server::{Limits, Server};
 use shoal_lane::tls::Tls;
@@ -32,21 +32,11 @@ impl Encrypted {
     }
 
     fn client(&self) -> Client {
-        Client::new(
-            self.node.server.address(),
-            key(),
-            patient_client(),
-            Some(self.tls.clone()),
-        )
+        self.client_at(self.node.server.address())
     }
 
-    fn client_through(&self, relay: &Relay) -> Client {
-        Client::new(
-            relay.address,
-            key(),
-            patient_client(),
-            Some(self.tls.clone()),
-        )
+    fn client_at(&self, address: SocketAddr) -> Client {
+        Client::new(address, key(), patient_client(), Some(self.tls.clone()))
     }
 }
 
@@ -104,10 +94,7 @@ fn a_cancelled_put_is_not_in_the_channel_and_a_cancelled_take_takes_nothing() {
     let client = there.client();
     let bytes = message(1, LONG);
     let parts = [bytes.as_slice()];
-    let parcel = Parcel {
-        parts: &parts,
-        ..Parcel::default()
-    };
+    let parcel = parcel(&parts);
     for _ in 0..5 {
         put(&client, b"q", b"first").expect("room");
         let cancel = Cancel::default();
@@ -148,8 +135,8 @@ fn every_message_arrives_once_and_in_order_over_connections_that_are_cut() {
     for (seed, most) in [(1, 5_000), (2, 15_000), (3, 60_000)] {
         let there = Encrypted::new();
         let queue = there.node.queue(b"q", 0);
-        let relay = Relay::new(there.node.server.address(), Cut::Random { seed, most });
-        let client = there.client_through(&relay);
+        let relay = Relay::new(there.node.server.address(), Cut::random(seed, most));
+        let client = there.client_at(relay.address);
         let sent: Vec<_> = (0..200)
             .map(|number| message(number, if number % 7 == 0 { 3_000 } else { 50 }))
             .collect();

@@ -4,26 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use shoal_lane::client::{Client, Error, Limits, Loss};
-use shoal_lane::server;
+use shoal_lane::client::{Error, Loss};
 use shoal_shm::blocking::Deadline;
-use shoal_shm::session::MemoryPolicy;
 
 use crate::support::*;
 
-const BRIEF: Duration = Duration::from_millis(50);
-
 #[test]
 fn single_puts_over_random_cuts_are_in_the_channel_once_and_in_order() {
-    let node = Node::new();
-    let queue = node.queue(b"q", 0);
-    let relay = Relay::new(
-        node.server.address(),
-        Cut::Random {
-            seed: 1,
-            most: 3000,
-        },
-    );
+    let (_node, queue, relay) = relayed(0, Cut::random(1, 3000));
     let client = relay.client();
     let messages = numbered(1500, 60);
     for message in &messages {
@@ -35,15 +23,7 @@ fn single_puts_over_random_cuts_are_in_the_channel_once_and_in_order() {
 
 #[test]
 fn chunks_over_random_cuts_and_a_small_queue_are_in_the_channel_once_and_in_order() {
-    let node = Node::new();
-    let queue = node.queue(b"q", 7);
-    let relay = Relay::new(
-        node.server.address(),
-        Cut::Random {
-            seed: 2,
-            most: 6000,
-        },
-    );
+    let (_node, queue, relay) = relayed(7, Cut::random(2, 6000));
     let client = relay.client();
     let lengths = [4, 60, 208, 209, 900];
     let messages: Vec<Vec<u8>> = (0..3000)
@@ -65,15 +45,7 @@ fn chunks_over_random_cuts_and_a_small_queue_are_in_the_channel_once_and_in_orde
 
 #[test]
 fn long_messages_over_random_cuts_are_whole() {
-    let node = Node::new();
-    let queue = node.queue(b"q", 4);
-    let relay = Relay::new(
-        node.server.address(),
-        Cut::Random {
-            seed: 3,
-            most: 4 << 20,
-        },
-    );
+    let (node, queue, relay) = relayed(4, Cut::random(3, 4 << 20));
     let client = relay.client();
     let messages = numbered(30, 1 << 20);
     thread::scope(|scope| {
@@ -97,10 +69,8 @@ fn long_messages_over_random_cuts_are_whole() {
 
 #[test]
 fn a_link_that_is_cut_inside_each_chunk_gets_it_done() {
-    let node = Node::new();
-    let queue = node.queue(b"q", 0);
     // A chunk has 300 KB: a resend of the whole would never end.
-    let relay = Relay::new(node.server.address(), Cut::Every(20_000));
+    let (_node, queue, relay) = relayed(0, Cut::Every(20_000));
     let messages = numbered(300, 1000);
     put_many(&relay.client(), &target(b"q"), &messages, LATER).expect("it goes on");
     assert!(take_all(&queue) == messages);
@@ -109,11 +79,7 @@ fn a_link_that_is_cut_inside_each_chunk_gets_it_done() {
 
 #[test]
 fn a_put_that_waits_goes_on_after_a_cut() {
-    let node = Node::new();
-    let (queue, relay) = (
-        node.queue(b"q", 1),
-        Relay::new(node.server.address(), Cut::Never),
-    );
+    let (node, queue, relay) = relayed(1, Cut::Never);
     let client = relay.client();
     put(&client, b"q", b"first").expect("room");
     for length in [4, 5000] {
@@ -135,11 +101,7 @@ fn a_put_that_waits_goes_on_after_a_cut() {
 
 #[test]
 fn a_failure_is_heard_of_after_a_cut() {
-    let node = Node::new();
-    let (queue, relay) = (
-        node.queue(b"q", 3),
-        Relay::new(node.server.address(), Cut::Never),
-    );
+    let (_node, queue, relay) = relayed(3, Cut::Never);
     let client = relay.client();
     for length in [9, 1000] {
         let ends = AtomicBool::new(false);
@@ -169,11 +131,7 @@ fn a_failure_is_heard_of_after_a_cut() {
 
 #[test]
 fn a_put_waits_while_the_link_is_down() {
-    let node = Node::new();
-    let (queue, relay) = (
-        node.queue(b"q", 0),
-        Relay::new(node.server.address(), Cut::Never),
-    );
+    let (_node, queue, relay) = relayed(0, Cut::Never);
     let client = relay.client();
     put(&client, b"q", &[0]).expect("room");
     relay.set_down(true);
@@ -190,16 +148,10 @@ fn a_put_waits_while_the_link_is_down() {
 
 #[test]
 fn a_link_that_is_down_for_ever_ends_a_put_with_an_unknown_outcome() {
-    let node = Node::new();
-    let (queue, relay) = (
-        node.queue(b"q", 1),
-        Relay::new(node.server.address(), Cut::Never),
-    );
-    let limits = Limits {
-        reconnect: Duration::from_millis(300),
-        ..patient_client()
-    };
-    let client = Client::new(relay.address, key(), limits, None);
+    let (node, queue, relay) = relayed(1, Cut::Never);
+    let client = client_with(relay.address, |limits| {
+        limits.reconnect = Duration::from_millis(300);
+    });
     put(&client, b"q", b"first").expect("room");
     thread::scope(|scope| {
         let putting = scope.spawn(|| put(&client, b"q", b"second"));
@@ -208,10 +160,7 @@ fn a_link_that_is_down_for_ever_ends_a_put_with_an_unknown_outcome() {
         relay.set_refuses(true);
         relay.cut();
         let failed = putting.join().expect("no panic").expect_err("no link");
-        let Error::Lost { why, .. } = &failed.error else {
-            panic!("{failed}");
-        };
-        assert!(matches!(why, Loss::Gone { .. }));
+        assert!(matches!(loss_of(&failed.error), Loss::Gone { .. }));
         assert!(!failed.error.is_outcome_known());
         let address = relay.address.to_string();
         assert!(failed.to_string().starts_with(&address), "{failed}");
@@ -221,16 +170,9 @@ fn a_link_that_is_down_for_ever_ends_a_put_with_an_unknown_outcome() {
 
 #[test]
 fn a_stream_that_the_server_has_forgotten_is_not_put_again() {
-    let limits = server::Limits {
-        apart: Duration::ZERO,
-        cut: Duration::ZERO,
-        ..patient()
-    };
-    let node = Node::with(limits, 1 << 20, MemoryPolicy::Block);
-    let (queue, relay) = (
-        node.queue(b"q", 3),
-        Relay::new(node.server.address(), Cut::Never),
-    );
+    let node = Node::forgetful();
+    let queue = node.queue(b"q", 3);
+    let relay = Relay::new(node.server.address(), Cut::Never);
     let client = relay.client();
     thread::scope(|scope| {
         let putting = scope.spawn(|| put_many(&client, &target(b"q"), &numbered(5, 9), LATER));
@@ -240,10 +182,7 @@ fn a_stream_that_the_server_has_forgotten_is_not_put_again() {
         eventually("it is forgotten", || node.server.usage().streams == 0);
         relay.set_refuses(false);
         let failed = putting.join().expect("no panic").expect_err("forgotten");
-        let Error::Lost { why, .. } = failed.error else {
-            panic!("{failed}");
-        };
-        assert_eq!(why, Loss::Forgotten);
+        assert_eq!(*loss_of(&failed.error), Loss::Forgotten);
         assert!(failed.done <= 3);
     });
     assert_eq!(take_all(&queue), numbered(3, 9), "none of them twice");
@@ -252,9 +191,9 @@ fn a_stream_that_the_server_has_forgotten_is_not_put_again() {
 
 #[test]
 fn another_server_at_the_address_gets_nothing_of_what_was_sent_before() {
-    let (node, other) = (Node::new(), Node::new());
-    let (queue, new) = (node.queue(b"q", 3), other.queue(b"q", 0));
-    let relay = Relay::new(node.server.address(), Cut::Never);
+    let (_node, queue, relay) = relayed(3, Cut::Never);
+    let other = Node::new();
+    let new = other.queue(b"q", 0);
     let client = relay.client();
     thread::scope(|scope| {
         let putting = scope.spawn(|| put_many(&client, &target(b"q"), &numbered(5, 9), LATER));
@@ -265,10 +204,7 @@ fn another_server_at_the_address_gets_nothing_of_what_was_sent_before() {
             .join()
             .expect("no panic")
             .expect_err("another server");
-        let Error::Lost { why, .. } = failed.error else {
-            panic!("{failed}");
-        };
-        assert_eq!(why, Loss::OtherServer);
+        assert_eq!(*loss_of(&failed.error), Loss::OtherServer);
     });
     assert!(new.is_empty());
     put(&client, b"q", b"next").expect("a new stream");

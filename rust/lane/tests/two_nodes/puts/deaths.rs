@@ -1,15 +1,13 @@
 //! Producers and servers that are killed or stopped.
 
 use std::thread;
-use std::time::Duration;
 
 use rustix::process::Signal;
-use shoal_lane::client::{Client, Error, Limits, Loss};
+use shoal_lane::client::{Error, Loss};
+use shoal_shm::session::Bounds;
 
 use crate::processes::*;
 use crate::support::*;
-
-const BRIEF: Duration = Duration::from_millis(50);
 
 #[test]
 fn items_noted_by_a_killed_producer_are_in_the_channel_once_in_order() {
@@ -51,9 +49,7 @@ fn a_put_that_waits_ends_with_its_process_and_puts_nothing() {
 
 #[test]
 fn a_producer_that_is_stopped_in_a_wait_goes_on_with_its_connection() {
-    let node = Node::new();
-    let queue = node.queue(b"q", 1);
-    let relay = Relay::new(node.server.address(), Cut::Never);
+    let (_node, queue, relay) = relayed(1, Cut::Never);
     let producer = Process::start("producer", relay.address);
     for number in 0..3 {
         eventually("it has put", || producer.noted().len() == number + 1);
@@ -70,12 +66,8 @@ fn a_producer_that_is_stopped_in_a_wait_goes_on_with_its_connection() {
 #[test]
 fn items_put_before_a_server_was_killed_are_in_the_channel() {
     let mut far = FarNode::start();
-    let queue = far.queue(0);
-    let limits = Limits {
-        reconnect: BRIEF * 4,
-        ..patient_client()
-    };
-    let client = Client::new(far.address, key(), limits, None);
+    let queue = far.session.queue(b"q", Bounds::default()).expect("room");
+    let client = client_with(far.address, |limits| limits.reconnect = BRIEF * 4);
     thread::scope(|scope| {
         let putting = scope.spawn(|| {
             (0..).find_map(|number| {

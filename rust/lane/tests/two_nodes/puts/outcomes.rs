@@ -2,7 +2,6 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
-use std::time::Duration;
 
 use shoal_lane::client::{Client, Error, Parcel, Target};
 use shoal_lane::frame::Policy;
@@ -13,8 +12,6 @@ use shoal_shm::blocking::Deadline;
 use shoal_shm::session::{Bounds, MemoryPolicy, Shortage};
 
 use crate::support::*;
-
-const BRIEF: Duration = Duration::from_millis(50);
 
 #[test]
 fn a_message_arrives_with_its_bytes_kind_sender_and_weight() {
@@ -146,7 +143,7 @@ fn the_policies_make_room_or_refuse() {
 
 #[test]
 fn a_policy_drops_messages_when_memory_is_used_up_by_the_full_queue() {
-    let node = Node::with(patient(), 4 << 20, MemoryPolicy::Block);
+    let node = Node::small(4 << 20, MemoryPolicy::Block);
     let (client, queue) = (node.client(), node.queue(b"q", 2));
     let with = Target {
         policy: Policy::DropOldest,
@@ -181,14 +178,14 @@ fn a_closed_queue_refuses_also_puts_that_wait() {
 
 #[test]
 fn a_message_that_never_fits_into_the_session_is_refused() {
-    let node = Node::with(patient(), 2 << 20, MemoryPolicy::Block);
+    let node = Node::small(2 << 20, MemoryPolicy::Block);
     let failed = put(&node.client(), b"q", &message(1, 3 << 20)).expect_err("it never fits");
     assert!(matches!(failed.error, Error::TooLarge(_)), "{failed}");
 }
 
 #[test]
 fn a_message_over_the_bound_of_its_queue_is_put_when_the_queue_is_empty() {
-    let node = Node::with(patient(), 2 << 20, MemoryPolicy::Block);
+    let node = Node::small(2 << 20, MemoryPolicy::Block);
     let client = node.client();
     let bounds = Bounds {
         maxsize: None,
@@ -210,15 +207,11 @@ fn a_message_over_the_bound_of_its_queue_is_put_when_the_queue_is_empty() {
 
 #[test]
 fn memory_that_is_used_up_is_an_error_if_the_session_says_so() {
-    let node = Node::with(patient(), 2 << 20, MemoryPolicy::Error);
+    let node = Node::small(2 << 20, MemoryPolicy::Error);
     let (client, queue) = (node.client(), node.queue(b"q", 0));
     let long = message(1, 1 << 20);
-    let failed = put_many(
-        &client,
-        &target(b"q"),
-        &vec![long.clone(); 4],
-        Deadline::Never,
-    );
+    let many = vec![long; 4];
+    let failed = put_many(&client, &target(b"q"), &many, Deadline::Never);
     let failed = failed.expect_err("no memory");
     assert!(matches!(failed.error, Error::Memory(_)), "{failed}");
     assert_eq!(take_all(&queue).len(), failed.done);
@@ -226,7 +219,7 @@ fn memory_that_is_used_up_is_an_error_if_the_session_says_so() {
 
 #[test]
 fn a_put_waits_for_memory_if_the_session_says_so() {
-    let node = Node::with(patient(), 2 << 20, MemoryPolicy::Block);
+    let node = Node::small(2 << 20, MemoryPolicy::Block);
     let (client, queue) = (node.client(), node.queue(b"q", 0));
     let long = message(1, 1 << 20);
     let many = vec![long.clone(); 4];
@@ -286,15 +279,10 @@ fn other_bounds_and_keys_that_are_too_long_are_invalid() {
 fn a_server_with_another_key_is_refused_and_gets_nothing() {
     let node = Node::new();
     let queue = node.queue(b"q", 0);
-    let other = Client::new(
-        node.server.address(),
-        Key::new([8; 32]),
-        patient_client(),
-        None,
-    );
+    let address = node.server.address();
+    let other = Client::new(address, Key::new([8; 32]), patient_client(), None);
     let failed = put(&other, b"q", b"secret").expect_err("another key");
     assert!(matches!(failed.error, Error::Refused { .. }));
-    let address = node.server.address();
     let text = format!("{address}: the peer does not know the key of this job");
     assert_eq!(failed.to_string(), text);
     assert!(queue.is_empty());
@@ -303,11 +291,7 @@ fn a_server_with_another_key_is_refused_and_gets_nothing() {
 #[test]
 fn a_server_that_is_not_there_is_unreachable_by_its_address() {
     let nowhere: SocketAddr = (Ipv4Addr::LOCALHOST, 1).into();
-    let limits = shoal_lane::client::Limits {
-        reconnect: BRIEF,
-        ..patient_client()
-    };
-    let client = Client::new(nowhere, key(), limits, None);
+    let client = client_with(nowhere, |limits| limits.reconnect = BRIEF);
     let failed = put(&client, b"q", b"x").expect_err("nothing listens");
     assert!(matches!(failed.error, Error::Unreachable { .. }));
     assert!(failed.error.is_outcome_known());
@@ -320,11 +304,7 @@ fn a_server_that_is_not_there_is_unreachable_by_its_address() {
 
 #[test]
 fn no_more_queues_are_kept_open_than_the_limit() {
-    let limits = server::Limits {
-        queues: 8,
-        ..patient()
-    };
-    let node = Node::with(limits, 64 << 20, MemoryPolicy::Block);
+    let node = Node::limited(|limits| limits.queues = 8);
     let client = node.client();
     for round in 0..2_u8 {
         for number in 0..40_u8 {

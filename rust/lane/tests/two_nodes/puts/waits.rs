@@ -4,24 +4,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use shoal_lane::client::{Cancel, Client, Error, Limits, Loss, Parcel};
+use shoal_lane::client::{Error, Loss};
 use shoal_lane::server;
 use shoal_shm::blocking::Deadline;
-use shoal_shm::session::MemoryPolicy;
 
 use crate::support::*;
 
-const BRIEF: Duration = Duration::from_millis(50);
 /// Longer than several slices of a wait.
 const SLICES: Duration = Duration::from_millis(350);
 
 #[test]
 fn a_wait_of_several_slices_keeps_its_connection() {
-    let node = Node::new();
-    let (queue, relay) = (
-        node.queue(b"q", 1),
-        Relay::new(node.server.address(), Cut::Never),
-    );
+    let (_node, queue, relay) = relayed(1, Cut::Never);
     let client = relay.client();
     put(&client, b"q", b"first").expect("room");
     for length in [4, 5000] {
@@ -44,12 +38,8 @@ fn the_hook_is_called_in_a_wait_and_ends_it() {
     for bytes in [message(1, 4), message(1, 32 << 20)] {
         called.store(0, Ordering::SeqCst);
         let parts = [bytes.as_slice()];
-        let parcel = Parcel {
-            parts: &parts,
-            ..Parcel::default()
-        };
         let mut hook = || called.fetch_add(1, Ordering::SeqCst) < 2;
-        let failed = client.put(&target(b"q"), &parcel, LATER, &mut hook);
+        let failed = client.put(&target(b"q"), &parcel(&parts), LATER, &mut hook);
         let failed = failed.expect_err("the hook ends it");
         assert!(matches!(failed.error, Error::Interrupted));
         assert!(failed.error.is_outcome_known() && failed.done == 0);
@@ -69,14 +59,10 @@ fn a_long_put_that_waits_longer_than_the_kernel_does_for_a_peer_is_put_once() {
     // Its bytes fill the buffers of both kernels, and the server reads none of them: the kernel of
     // the client takes that for a peer that has gone, and ends the connection.
     let node = Node::new();
-    let (queue, limits) = (
-        node.queue(b"q", 1),
-        Limits {
-            peer_timeout: Duration::from_millis(300),
-            ..patient_client()
-        },
-    );
-    let client = Client::new(node.server.address(), key(), limits, None);
+    let queue = node.queue(b"q", 1);
+    let client = client_with(node.server.address(), |limits| {
+        limits.peer_timeout = Duration::from_millis(300);
+    });
     put(&client, b"q", b"first").expect("room");
     let long = message(1, 32 << 20);
     thread::scope(|scope| {
@@ -91,19 +77,12 @@ fn a_long_put_that_waits_longer_than_the_kernel_does_for_a_peer_is_put_once() {
 
 #[test]
 fn a_server_that_does_not_answer_is_given_up_some_time_after_the_deadline() {
-    let node = Node::new();
-    let (queue, relay) = (
-        node.queue(b"q", 1),
-        Relay::new(node.server.address(), Cut::Never),
-    );
-    // Enough for a connection on a busy machine.
-    let brief = BRIEF * 20;
-    let limits = Limits {
-        late: BRIEF,
-        reconnect: brief,
-        ..patient_client()
-    };
-    let client = Client::new(relay.address, key(), limits, None);
+    let (_node, queue, relay) = relayed(1, Cut::Never);
+    let client = client_with(relay.address, |limits| {
+        limits.late = BRIEF;
+        // Enough for a connection on a busy machine.
+        limits.reconnect = BRIEF * 20;
+    });
     put(&client, b"q", b"first").expect("room");
     for deadline in [Deadline::After(BRIEF), Deadline::Now] {
         put(&client, b"q2", b"second").expect("room");
@@ -121,15 +100,9 @@ fn a_server_that_does_not_answer_is_given_up_some_time_after_the_deadline() {
 
 #[test]
 fn an_idle_connection_is_closed_and_the_next_put_makes_another() {
-    let limits = server::Limits {
-        idle: BRIEF,
-        ..patient()
-    };
-    let node = Node::with(limits, 1 << 20, MemoryPolicy::Block);
-    let (queue, relay) = (
-        node.queue(b"q", 0),
-        Relay::new(node.server.address(), Cut::Never),
-    );
+    let node = Node::limited(|limits| limits.idle = BRIEF);
+    let queue = node.queue(b"q", 0);
+    let relay = Relay::new(node.server.address(), Cut::Never);
     let client = relay.client();
     for number in 0..3_u8 {
         put(&client, b"q", &[number]).expect("room");
@@ -143,16 +116,11 @@ fn an_idle_connection_is_closed_and_the_next_put_makes_another() {
 #[test]
 fn a_server_that_stops_ends_the_waits_of_its_clients_and_puts_nothing_more() {
     let mut node = Node::new();
-    let (queue, limits) = (
-        node.queue(b"q", 1),
-        Limits {
-            // Enough for a connection on a busy machine.
-            reconnect: BRIEF * 20,
-            ..patient_client()
-        },
-    );
+    let queue = node.queue(b"q", 1);
     let clients = [(); 2].map(|()| {
-        let client = Client::new(node.server.address(), key(), limits.clone(), None);
+        // Enough for a connection on a busy machine.
+        let reconnect = BRIEF * 20;
+        let client = client_with(node.server.address(), |limits| limits.reconnect = reconnect);
         put(&client, b"other", b"x").expect("room");
         client
     });
@@ -172,9 +140,7 @@ fn a_server_that_stops_ends_the_waits_of_its_clients_and_puts_nothing_more() {
         assert_eq!(node.server.usage().connections, 0);
         for putting in [small, long] {
             let failed = putting.join().expect("no panic").expect_err("it stopped");
-            let Error::Lost { why, .. } = failed.error else {
-                panic!("{failed}");
-            };
+            let why = loss_of(&failed.error);
             assert!(matches!(why, Loss::Gone { .. }), "{why}");
         }
     });
@@ -185,11 +151,7 @@ fn a_server_that_stops_ends_the_waits_of_its_clients_and_puts_nothing_more() {
 
 #[test]
 fn strangers_do_not_keep_a_friend_out() {
-    let limits = server::Limits {
-        handshake: PATIENT,
-        ..server::Limits::default()
-    };
-    let node = Node::with(limits, 1 << 20, MemoryPolicy::Block);
+    let node = Node::new();
     let (client, queue) = (node.client(), node.queue(b"q", 0));
     let connect = || std::net::TcpStream::connect(node.server.address()).expect("it listens");
     let mut strangers = Vec::new();
@@ -212,30 +174,12 @@ fn strangers_do_not_keep_a_friend_out() {
 
 #[test]
 fn a_caller_that_ends_the_wait_hears_how_many_are_in_the_channel() {
-    let node = Node::new();
-    let (queue, relay) = (
-        node.queue(b"q", 3),
-        Relay::new(node.server.address(), Cut::Never),
-    );
+    let (_node, queue, relay) = relayed(3, Cut::Never);
     for length in [9, 4000] {
         let client = relay.client();
         let messages = numbered(5, length);
-        let parts: Vec<[&[u8]; 1]> = messages.iter().map(|bytes| [bytes.as_slice()]).collect();
-        let parcels: Vec<_> = parts
-            .iter()
-            .map(|parts| Parcel {
-                parts,
-                ..Parcel::default()
-            })
-            .collect();
         let mut stop = || queue.len() < 3;
-        let failed = client.put_many(
-            &target(b"q"),
-            &parcels,
-            LATER,
-            &Cancel::default(),
-            &mut stop,
-        );
+        let failed = put_many_while(&client, &target(b"q"), &messages, LATER, &mut stop);
         let failed = failed.expect_err("two have no room");
         assert!(matches!(failed.error, Error::Interrupted), "{failed}");
         assert_eq!(failed.done, 3);
@@ -247,22 +191,11 @@ fn a_caller_that_ends_the_wait_hears_how_many_are_in_the_channel() {
 
 #[test]
 fn a_caller_that_ends_the_wait_while_the_link_is_down_hears_that_the_outcome_is_unknown() {
-    let node = Node::new();
-    let (_queue, relay) = (
-        node.queue(b"q", 1),
-        Relay::new(node.server.address(), Cut::Never),
-    );
-    let limits = Limits {
-        late: BRIEF,
-        ..patient_client()
-    };
-    let client = Client::new(relay.address, key(), limits, None);
+    let (_node, _queue, relay) = relayed(1, Cut::Never);
+    let client = client_with(relay.address, |limits| limits.late = BRIEF);
     put(&client, b"q", b"first").expect("room");
     relay.set_down(true);
-    let parcel = Parcel {
-        parts: &[b"second"],
-        ..Parcel::default()
-    };
+    let parcel = parcel(&[b"second"]);
     let failed = client.put(&target(b"q"), &parcel, LATER, &mut || false);
     let failed = failed.expect_err("it was ended");
     assert!(!failed.error.is_outcome_known(), "{failed}");
@@ -271,23 +204,12 @@ fn a_caller_that_ends_the_wait_while_the_link_is_down_hears_that_the_outcome_is_
 
 #[test]
 fn a_caller_that_ends_the_wait_for_a_new_connection_hears_that_the_outcome_is_unknown() {
-    let node = Node::new();
-    let (queue, relay) = (
-        node.queue(b"q", 1),
-        Relay::new(node.server.address(), Cut::Never),
-    );
-    let limits = Limits {
-        late: BRIEF,
-        ..patient_client()
-    };
-    let client = Client::new(relay.address, key(), limits, None);
+    let (_node, queue, relay) = relayed(1, Cut::Never);
+    let client = client_with(relay.address, |limits| limits.late = BRIEF);
     put(&client, b"q", b"first").expect("room");
     let ends = AtomicBool::new(false);
     let mut go_on = || !ends.load(Ordering::SeqCst);
-    let parcel = Parcel {
-        parts: &[b"second"],
-        ..Parcel::default()
-    };
+    let parcel = parcel(&[b"second"]);
     thread::scope(|scope| {
         let putting = scope.spawn(|| client.put(&target(b"q"), &parcel, LATER, &mut go_on));
         thread::sleep(BRIEF);
