@@ -218,14 +218,12 @@ impl Drop for Batch<'_> {
 mod tests {
     use super::*;
     use crate::ring::descriptor::Descriptor;
-    use crate::session::{Bounds, Settings};
+    use crate::session::tests::{open, session};
 
     #[test]
     fn a_message_too_large_for_a_descriptor_is_refused_and_the_others_are_put() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let session =
-            Session::create(&Settings::in_folder(folder.path(), 1 << 20, 9)).expect("space");
-        let queue = session.queue(b"q", Bounds::default()).expect("room");
+        let (_folder, session) = session(9);
+        let queue = open(&session, b"q");
         let mut batch = queue.batch();
         let label = Label::default();
         assert!(batch.push(label, b"one").expect("it fits in"));

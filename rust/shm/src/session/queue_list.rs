@@ -88,13 +88,12 @@ mod tests {
 
     use super::*;
     use crate::ring::descriptor::Label;
-    use crate::session::{Bounds, Session, Settings};
+    use crate::session::Bounds;
+    use crate::session::tests::session;
 
     #[test]
     fn the_queues_of_a_session_are_listed_while_its_lock_is_held() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let settings = Settings::in_folder(folder.path(), 1 << 20, 10);
-        let session = Session::create(&settings).expect("made");
+        let (_folder, session) = session(10);
         let bounds = |maxsize| Bounds {
             maxsize: Some(maxsize),
             max_bytes: None,

@@ -1,22 +1,15 @@
 //! A caller that waits is not held up by others, such as a stopped holder of the structural lock.
 
-use std::path::Path;
-
 use super::*;
 use crate::ring::descriptor::Label;
 use crate::segment::layout::CHUNK;
-use crate::session::{Bounds, Offer};
-
-fn session(folder: &Path) -> Arc<Session> {
-    let settings = Settings::in_folder(folder, 1 << 20, 4 * u32::try_from(CHUNK).expect("few"));
-    Session::create(&settings).expect("space")
-}
+use crate::session::Offer;
+use crate::session::tests::{open, session};
 
 #[test]
 fn a_process_that_needs_more_descriptors_is_soon_told_that_there_are_none_now() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let session = session(folder.path());
-    let queue = session.queue(b"q", Bounds::default()).expect("room");
+    let (_folder, session) = session(4 * u32::try_from(CHUNK).expect("few"));
+    let queue = open(&session, b"q");
     let offer = || queue.offer(Label::default(), b"one").expect("no error");
     (0..CHUNK).for_each(|_| assert_eq!(offer(), Offer::Put));
 

@@ -41,12 +41,12 @@ impl Start {
 
 /// The deaths of a case.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Deaths {
-    pub(super) act: Act,
+struct Deaths {
+    act: Act,
     /// Number of changes after which the process dies.
-    pub(super) at: u64,
+    at: u64,
     /// Number of changes after which the process that recovers dies, if it does.
-    pub(super) sweeper_at: Option<u64>,
+    sweeper_at: Option<u64>,
 }
 
 /// The process that survives, with a session for many cases.
@@ -70,9 +70,8 @@ impl Survivor {
         }
     }
 
-    /// Runs one case; returns whether the process finished its act, and whether the recovery
-    /// finished.
-    pub(super) fn sees(&mut self, start: Start, deaths: Deaths) -> (bool, bool) {
+    /// Runs one case; returns whether the last process that was to die finished before.
+    fn sees(&mut self, start: Start, deaths: Deaths) -> bool {
         let key = format!("case-{}", self.cases);
         self.cases += 1;
         let queue = self.session.queue(key.as_bytes(), BOUNDS).expect("room");
@@ -104,10 +103,7 @@ impl Survivor {
         case.clean_up(sweeper.is_none());
         case.check_messages(stats.lost_messages);
         case.check_queue(&key);
-        let finished = (
-            case.story.changes.is_some(),
-            sweeper.is_none_or(|story| story.changes.is_some()),
-        );
+        let finished = sweeper.as_ref().unwrap_or(&case.story).changes.is_some();
         drop(case);
         self.check_base(deaths, &fds);
         finished
@@ -376,33 +372,18 @@ impl Case<'_> {
     }
 }
 
-/// Runs an act with a death at each change; returns how many deaths there were.
-pub(super) fn dies_everywhere(act: Act, start: Start) -> u64 {
+/// Runs an act with a death at each change, or, if the act dies at a given change, the recovery
+/// after it with a death at each of its changes; returns how many deaths there were.
+pub(super) fn dies_everywhere(act: Act, act_at: Option<u64>, start: Start) -> u64 {
     let mut survivor = Survivor::new(MemoryPolicy::Error);
     (0..FOREVER)
-        .find(|&at| {
+        .find(|&last_at| {
             let deaths = Deaths {
                 act,
-                at,
-                sweeper_at: None,
+                at: act_at.unwrap_or(last_at),
+                sweeper_at: act_at.map(|_| last_at),
             };
-            survivor.sees(start, deaths).0
-        })
-        .expect("it finishes some time")
-}
-
-/// Runs a recovery after a dead process, with a death at each change of the recovery; returns how
-/// many deaths there were.
-pub(super) fn sweeper_dies_everywhere(act: Act, start: Start, at: u64) -> u64 {
-    let mut survivor = Survivor::new(MemoryPolicy::Error);
-    (0..FOREVER)
-        .find(|&sweeper_at| {
-            let deaths = Deaths {
-                act,
-                at,
-                sweeper_at: Some(sweeper_at),
-            };
-            survivor.sees(start, deaths).1
+            survivor.sees(start, deaths)
         })
         .expect("it finishes some time")
 }

@@ -1,22 +1,13 @@
 //! Queues without users become those of other keys, and no message goes astray.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::messages::{Kind, Received, drain, put, take};
+use super::{open, session};
 use crate::ring::take::Keep;
-use crate::session::{Bounds, Error, Session, SessionQueue, Settings};
+use crate::session::{Bounds, Error, Session, SessionQueue};
 
 const MANY: u32 = 1000;
-
-fn session(folder: &Path) -> Arc<Session> {
-    let settings = Settings::in_folder(folder, 1 << 20, 63);
-    Session::create(&settings).expect("space")
-}
-
-fn open(session: &Arc<Session>, key: &[u8]) -> SessionQueue {
-    session.queue(key, Bounds::default()).expect("room")
-}
 
 /// Number of queues.
 fn queues(session: &Session) -> u64 {
@@ -39,8 +30,7 @@ fn lease(queue: &SessionQueue) -> Received {
 
 #[test]
 fn a_key_that_comes_back_is_a_new_queue() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let session = session(folder.path());
+    let (_folder, session) = session(63);
     let bounds = |maxsize| Bounds {
         maxsize: Some(maxsize),
         max_bytes: None,
@@ -69,8 +59,7 @@ fn a_key_that_comes_back_is_a_new_queue() {
 
 #[test]
 fn a_queue_with_messages_or_open_elsewhere_is_kept() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let session = session(folder.path());
+    let (_folder, session) = session(63);
     let other = session.again().expect("there is a place");
     let elsewhere = open(&other, b"elsewhere");
     drop(open(&session, b"elsewhere"));
@@ -101,8 +90,7 @@ fn a_queue_with_messages_or_open_elsewhere_is_kept() {
 
 #[test]
 fn a_lease_keeps_its_queue() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let session = session(folder.path());
+    let (_folder, session) = session(63);
     let queue = open(&session, b"k");
     for number in 0..3 {
         assert_eq!(put(&queue, number, Kind::Block).expect("sound"), Ok(()));
@@ -134,8 +122,7 @@ fn a_lease_keeps_its_queue() {
 
 #[test]
 fn a_lease_that_was_dropped_comes_back_in_its_own_queue() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let session = session(folder.path());
+    let (_folder, session) = session(63);
     let other = session.again().expect("there is a place");
     let queue = open(&other, b"k");
     assert_eq!(put(&queue, 1, Kind::Inline).expect("sound"), Ok(()));
@@ -148,8 +135,7 @@ fn a_lease_that_was_dropped_comes_back_in_its_own_queue() {
 
 #[test]
 fn queues_opened_by_a_process_that_left_are_free() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let session = session(folder.path());
+    let (_folder, session) = session(63);
     let other = session.again().expect("there is a place");
     let all: Vec<_> = (0..200_u16)
         .map(|number| open(&other, &number.to_le_bytes()))
@@ -176,8 +162,7 @@ fn queues_opened_by_a_process_that_left_are_free() {
 #[test]
 fn threads_that_open_and_let_go_never_see_the_messages_of_another_key() {
     const THREADS: u64 = 4;
-    let folder = tempfile::tempdir().expect("a folder");
-    let session = session(folder.path());
+    let (_folder, session) = session(63);
     use_others(&session);
     let work = |thread: u64| {
         let mut random = thread;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::case::{Start, dies_everywhere, sweeper_dies_everywhere};
+use super::case::{Start, dies_everywhere};
 use super::messages::Kind;
 use super::victim::{Act, dies};
 use crate::ring::take::Keep;
@@ -15,7 +15,7 @@ use crate::session::{Control, folders};
 /// Runs the chosen acts with all their deaths; returns how many deaths there were.
 fn deaths(chosen: impl Fn(Act) -> bool) -> u64 {
     let acts = Act::ALL.into_iter().filter(|&act| chosen(act));
-    acts.flat_map(|act| Start::ALL.map(|start| dies_everywhere(act, start)))
+    acts.flat_map(|act| Start::ALL.map(|start| dies_everywhere(act, None, start)))
         .sum()
 }
 
@@ -101,7 +101,7 @@ fn a_process_that_cleans_up_may_die_too() {
         (Act::Leave, 9),
     ];
     let all = first.into_iter().flat_map(|(act, at)| {
-        [Start::One, Start::Lapped].map(|start| sweeper_dies_everywhere(act, start, at))
+        [Start::One, Start::Lapped].map(|start| dies_everywhere(act, Some(at), start))
     });
     let deaths: u64 = all.sum();
     assert!(deaths > 100, "only {deaths}");

@@ -2,27 +2,18 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
 
 use super::messages::{Kind, drain, put, take};
+use super::{open, session};
 use crate::failpoint::dies_after;
 use crate::ring::put::Refusal;
 use crate::ring::take::Keep;
-use crate::session::{Bounds, Offer, Session, SessionQueue, Settings, folders, queue_table};
+use crate::session::{Bounds, Offer, Session, SessionQueue, folders, queue_table};
 use crate::sync::Ordering;
 
 const BACKLOG: u32 = 262_144;
 /// Number of slots that a ring with a short key has from the beginning: those in its first page.
 const FIRST: u64 = (4096 - 384 - 32 - 128) / 8;
-
-fn session(folder: &Path) -> Arc<Session> {
-    let settings = Settings::in_folder(folder, 1 << 20, BACKLOG);
-    Session::create(&settings).expect("space")
-}
-
-fn open(session: &Arc<Session>, key: &[u8]) -> SessionQueue {
-    session.queue(key, Bounds::default()).expect("room")
-}
 
 /// Memory of the control segment in bytes.
 fn memory(session: &Session) -> u64 {
@@ -38,8 +29,7 @@ fn has_slot(queue: &SessionQueue) -> bool {
 
 #[test]
 fn a_queue_takes_a_page_and_more_only_for_messages() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let session = session(folder.path());
+    let (_folder, session) = session(BACKLOG);
     let before = memory(&session);
     let keys: Vec<_> = (0..200_u32).map(u32::to_le_bytes).collect();
     let queues: Vec<_> = keys.iter().map(|key| open(&session, key)).collect();
@@ -60,8 +50,7 @@ fn a_queue_takes_a_page_and_more_only_for_messages() {
 
 #[test]
 fn it_grows_once_and_is_a_queue_lap_after_lap() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let session = session(folder.path());
+    let (_folder, session) = session(BACKLOG);
     let bounds = Bounds {
         maxsize: Some(2000),
         max_bytes: None,
@@ -94,8 +83,7 @@ fn it_grows_once_and_is_a_queue_lap_after_lap() {
 
 #[test]
 fn a_process_that_dies_while_a_ring_grows_leaves_a_sound_one() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let session = session(folder.path());
+    let (_folder, session) = session(BACKLOG);
     let mut deaths = 0;
     // Each queue has a ring of its own as long as it is open.
     let mut all = Vec::new();
@@ -131,8 +119,7 @@ fn a_process_that_dies_while_a_ring_grows_leaves_a_sound_one() {
 /// recovery, which also gets the memory.
 #[test]
 fn a_message_that_is_given_back_gets_memory_too() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let session = session(folder.path());
+    let (_folder, session) = session(BACKLOG);
     let queue = open(&session, b"q");
     let mut number = 0;
     while has_slot(&queue) {
@@ -153,8 +140,7 @@ fn a_message_that_is_given_back_gets_memory_too() {
 
 #[test]
 fn sizes_in_a_damaged_header_do_no_harm() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let session = session(folder.path());
+    let (_folder, session) = session(BACKLOG);
     let queue = open(&session, b"q");
     for damage in [0, 1, u64::MAX] {
         queue.queue().ring().set_backed(damage);
