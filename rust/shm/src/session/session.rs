@@ -48,7 +48,7 @@ static COMING_OR_GOING: ThreadLock = ThreadLock::new();
 #[derive(Debug)]
 pub struct Session {
     control: Control,
-    locks: Locks,
+    pub(super) locks: Locks,
     me: Member,
     token: Token,
     origin: Origin,

@@ -7,14 +7,15 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use rustix::process::Signal;
 
-use super::child::{Participant, deadline};
+use super::child::{deadline, put, take};
 use super::{eventually, start};
 use crate::ring::take::Keep;
 use crate::ring::word::Owner;
 use crate::session::leftovers::clear;
 use crate::session::lock::{LOCKS, Locks};
 use crate::session::name::Token;
-use crate::session::{Control, Error, folders, members};
+use crate::session::tests::{open, session};
+use crate::session::{Control, Error, Session, folders, members};
 
 /// Makes a session look as if it had been made an hour ago.
 pub(in crate::session) fn age(folder: &Path) {
@@ -42,33 +43,33 @@ fn listed(base: &Path) -> usize {
 
 #[test]
 fn the_last_process_that_leaves_removes_the_session() {
-    let base = tempfile::tempdir().expect("a folder");
     let disk = tempfile::tempdir().expect("a folder");
-    let (mut me, folder) = Participant::create(base.path());
-    folders::make_disk(&folder, disk.path()).expect("made");
-    let mut other = start(&folder, None);
+    let (base, me) = session(63);
+    folders::make_disk(Path::new(me.token()), disk.path()).expect("made");
+    let mut other = start(me.token(), None);
     other.ask("join").expect("it runs");
-    me.put(1);
+    let queue = open(&me, b"q");
+    put(&queue, 1);
     assert_eq!(other.ask("lease").as_deref(), Some("1"));
     other.ask("leave").expect("it runs");
-    assert_eq!(members::count(&me.control), 1);
-    assert_eq!(me.take(Keep::Copy), 1, "it is delivered again");
-    assert!(!me.control.is_gone());
+    assert_eq!(me.stats().expect("sound").participants, 1);
+    assert_eq!(take(&queue, Keep::Copy), 1, "it is delivered again");
+    assert!(!me.control().is_gone());
 
-    members::leave(&me.recovery_context(), false, deadline()).expect("left");
-    assert!(me.control.is_gone());
+    me.shut();
+    assert!(me.control().is_gone());
     assert_eq!((listed(base.path()), listed(disk.path())), (0, 0));
 }
 
 #[test]
 fn the_last_process_that_leaves_is_not_the_last_while_another_is_stopped() {
-    let base = tempfile::tempdir().expect("a folder");
-    let (me, folder) = Participant::create(base.path());
-    let mut other = start(&folder, None);
+    let (_base, me) = session(63);
+    let folder = Path::new(me.token());
+    let mut other = start(folder, None);
     other.ask("join").expect("it runs");
     other.signal(Signal::STOP);
-    members::leave(&me.recovery_context(), false, deadline()).expect("left");
-    assert!(folder.is_dir() && !me.control.is_gone());
+    me.shut();
+    assert!(folder.is_dir() && !me.control().is_gone());
     other.signal(Signal::CONT);
     other.ask("leave").expect("it runs");
     eventually(|| !folder.exists());
@@ -76,30 +77,27 @@ fn the_last_process_that_leaves_is_not_the_last_while_another_is_stopped() {
 
 #[test]
 fn a_message_in_hand_keeps_only_the_entry_of_a_process_that_left() {
-    let base = tempfile::tempdir().expect("a folder");
-    let (mut me, folder) = Participant::create(base.path());
-    let mut other = start(&folder, None);
+    let (_base, me) = session(63);
+    let queue = open(&me, b"q");
+    let mut other = start(me.token(), None);
     other.ask("join").expect("it runs");
     other.ask("put 7").expect("it runs");
     // This process announces a take that it then does not make.
-    let announce = |me: &Participant, bits| {
-        let record = &me.control.participants()[1].records[7];
+    let announce = |bits| {
+        let record = &me.control().participants()[1].records[7];
         record.store(bits, crate::sync::Ordering::Relaxed);
     };
-    let word = me
-        .control
-        .descriptors()
-        .iter()
-        .find(|one| one.word().bits() != 0);
+    let mut descriptors = me.control().descriptors().iter();
+    let word = descriptors.find(|one| one.word().bits() != 0);
     let position = word.expect("put").word().bits() & ((1 << 48) - 1);
-    announce(&me, 2 << 62 | 1 << 48 | position);
+    announce(2 << 62 | 1 << 48 | position);
     other.ask("leave").expect("it runs");
-    assert_eq!(me.take(Keep::Copy), 7);
-    announce(&me, 0);
+    assert_eq!(take(&queue, Keep::Copy), 7);
+    announce(0);
     // Its process runs, but no longer acts as the participant.
     eventually(|| {
-        me.sweep();
-        members::count(&me.control) == 1
+        me.sweep().expect("sound");
+        me.stats().expect("sound").participants == 1
     });
     assert!(
         !me.locks
@@ -110,14 +108,14 @@ fn a_message_in_hand_keeps_only_the_entry_of_a_process_that_left() {
 
 #[test]
 fn clearing_removes_sessions_of_dead_jobs_only() {
-    let base = tempfile::tempdir().expect("a folder");
+    let (base, me) = session(63);
+    let own = Path::new(me.token());
     let create = |_| {
         let mut maker = start(base.path(), None);
         let folder = maker.ask(&format!("create {}", base.path().display()));
         (maker, PathBuf::from(folder.expect("made")))
     };
     let mut made: Vec<_> = (0..3).map(create).collect();
-    let (me, own) = Participant::create(base.path());
     // One folder of the other backend, and one of unknown origin.
     let foreign = Token::random(base.path())
         .expect("a name")
@@ -133,7 +131,7 @@ fn clearing_removes_sessions_of_dead_jobs_only() {
     }
     let mut killed = [made[0].1.clone(), made[2].1.clone()];
     killed.sort();
-    for folder in [&made[1].1, &own, &foreign] {
+    for folder in [&made[1].1, own, &foreign] {
         age(folder);
     }
     assert_eq!(clear(base.path()), killed, "just made, but all are dead");
@@ -141,11 +139,11 @@ fn clearing_removes_sessions_of_dead_jobs_only() {
     assert!(own.is_dir() && foreign.is_dir());
 
     // This process still has its lease, though it has looked at the folder.
-    let mut other = start(&own, None);
+    let mut other = start(own, None);
     other.ask("join").expect("it runs");
     assert_eq!(other.ask("others").as_deref(), Some("true"));
     // Now it has none; but its entry is taken, and its process runs.
-    drop(me);
+    me.locks.close();
     assert_eq!(other.ask("others").as_deref(), Some("false"));
     for process in [&mut other, &mut made[1].0] {
         process.kill();
@@ -156,7 +154,11 @@ fn clearing_removes_sessions_of_dead_jobs_only() {
 
 #[test]
 fn half_made_and_half_removed_sessions_are_cleared_when_old() {
-    let base = tempfile::tempdir().expect("a folder");
+    // All participants left, but the session stays for a process that comes later.
+    let (base, me) = session(63);
+    me.keep();
+    me.shut();
+    let kept = PathBuf::from(me.token());
     let fresh = || {
         let folder = Token::random(base.path())
             .expect("a name")
@@ -170,10 +172,6 @@ fn half_made_and_half_removed_sessions_are_cleared_when_old() {
     drop(Locks::create(&locks_only).expect("made"));
     let not_ours = fresh();
     fs::write(not_ours.join("x1"), "").expect("written");
-    // All participants left, but the session stays for a process that comes later.
-    let (me, kept) = Participant::create(base.path());
-    members::leave(&me.recovery_context(), true, deadline()).expect("left");
-    drop(me);
     let mut expected = [empty, locks_only, kept];
     expected.sort();
     assert_eq!(clear(base.path()), [] as [PathBuf; 0]);
@@ -187,17 +185,17 @@ fn half_made_and_half_removed_sessions_are_cleared_when_old() {
 
 #[test]
 fn an_orphan_on_disk_is_cleared() {
-    let base = tempfile::tempdir().expect("a folder");
     let disk = tempfile::tempdir().expect("a folder");
-    let (me, folder) = Participant::create(base.path());
-    folders::make_disk(&folder, disk.path()).expect("made");
+    let (_base, me) = session(63);
+    let folder = Path::new(me.token());
+    folders::make_disk(folder, disk.path()).expect("made");
     assert_eq!(
         clear(disk.path()),
         [] as [PathBuf; 0],
         "its session is there"
     );
     fs::remove_file(folder.join(folders::DISK)).expect("removed");
-    members::leave(&me.recovery_context(), false, deadline()).expect("left");
+    me.shut();
     assert!(!folder.exists());
     assert_eq!(clear(disk.path()).len(), 1);
     assert_eq!(listed(disk.path()), 0);
@@ -237,7 +235,7 @@ fn a_process_that_dies_while_it_ends_the_session_leaves_a_leftover() {
     let folder = PathBuf::from(folder.expect("made"));
     assert_eq!(last.ask("leave"), None);
     assert!(last.is_killed());
-    let error = Participant::attach(&folder).expect_err("gone");
+    let error = Session::attach(folder.to_str().expect("text")).expect_err("gone");
     assert!(matches!(error, Error::Gone(_)), "{error}");
     age(&folder);
     assert_eq!(clear(base.path()), [folder]);

@@ -10,7 +10,7 @@ const LENGTH: usize = 5000;
 
 /// Where the bytes of a message lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::session) enum Kind {
     /// In its descriptor.
     Inline,
     /// In a block of an extent.
@@ -19,8 +19,8 @@ pub(super) enum Kind {
 
 /// A message that was taken.
 #[derive(Debug)]
-pub(super) struct Received {
-    pub(super) number: u64,
+pub(in crate::session) struct Received {
+    pub(in crate::session) number: u64,
     pub(super) redelivered: bool,
     pub(super) held: Option<Held>,
 }
@@ -51,7 +51,7 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 /// Puts a message; returns whether it was put, or why not.
-pub(super) fn put(
+pub(in crate::session) fn put(
     queue: &SessionQueue,
     number: u64,
     kind: Kind,
@@ -87,7 +87,7 @@ pub(super) fn put_many(queue: &SessionQueue, numbers: &[u64], kind: Kind) -> Res
 }
 
 /// Takes up to `count` messages; `seen` gets the number of each as soon as it is known.
-pub(super) fn take(
+pub(in crate::session) fn take(
     queue: &SessionQueue,
     count: u32,
     keep: Keep,

@@ -4,7 +4,7 @@ mod case;
 mod forgotten;
 mod hostile;
 mod matrix;
-mod messages;
+pub(super) mod messages;
 mod noticed;
 mod refused;
 mod ring_growth;
