@@ -236,4 +236,4 @@ fn place_of(change: u64) -> usize {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -88,16 +88,12 @@ mod tests {
 
     use super::*;
     use crate::ring::descriptor::Label;
-    use crate::session::Bounds;
+    use crate::session::directory::tests::bounds;
     use crate::session::tests::session;
 
     #[test]
     fn the_queues_of_a_session_are_listed_while_its_lock_is_held() {
         let (_folder, session) = session(10);
-        let bounds = |maxsize| Bounds {
-            maxsize: Some(maxsize),
-            max_bytes: None,
-        };
         let one = session.queue(b"one", bounds(3)).expect("opened");
         let two = session.queue(b"two", bounds(0)).expect("opened");
         for _ in 0..2 {

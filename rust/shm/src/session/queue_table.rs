@@ -373,32 +373,17 @@ fn damaged(control: &Control, what: &'static str, found: u64, expected: u64) -> 
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::failpoint::dies_after;
     use crate::ring::header::Seen;
     use crate::ring::wait::SystemFutex;
-    use crate::session::Settings;
     use crate::session::directory::Directory;
-
-    fn bounds(maxsize: u64) -> Bounds {
-        Bounds {
-            maxsize: Some(maxsize),
-            max_bytes: None,
-        }
-    }
-
-    fn control(folder: &Path) -> Control {
-        let settings = Settings::in_folder(folder, 1, 1);
-        Control::create(&folder.join("ctl"), [1, 2], &settings).expect("space")
-    }
+    use crate::session::directory::tests::{bounds, control};
 
     /// Makes a queue larger than one whose maker died; returns how many words of its slots are not
     /// 0.
     fn made_after_a_death(accesses: u64) -> (bool, usize) {
-        let folder = tempfile::tempdir().expect("a folder");
-        let control = control(folder.path());
+        let (_folder, control) = control();
         let small = || Directory::default().make(&control, &[0xff; 5000], bounds(3));
         let died = dies_after(accesses, small).is_none();
         let large = Directory::default().make(&control, b"large", bounds(1000));
@@ -411,8 +396,7 @@ mod tests {
 
     #[test]
     fn a_key_that_is_too_long_for_its_entry_spoils_nothing() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let control = control(folder.path());
+        let (_folder, control) = control();
         let key = vec![1; KEY_LIMIT + 1];
         let error = Directory::default().make(&control, &key, bounds(3));
         let text = error.expect_err("too long").to_string();
@@ -447,8 +431,7 @@ mod tests {
     /// One process dies while it closes all queues, and another while it makes one more; returns
     /// whether each of them died.
     fn sealed_after_deaths(accesses: u64) -> (bool, bool) {
-        let folder = tempfile::tempdir().expect("a folder");
-        let control = control(folder.path());
+        let (_folder, control) = control();
         let make = |key: &[u8]| Directory::default().make(&control, key, bounds(3));
         let made = [make(b"one").expect("room"), make(b"two").expect("room")];
         let sealed = dies_after(accesses, || seal(&control, &SystemFutex)).is_some();

@@ -1,5 +1,3 @@
-use std::path::Path;
-
 use super::*;
 use crate::failpoint::dies_after;
 use crate::ring::word::Owner;
@@ -8,16 +6,20 @@ use crate::session::queue_table::{ring, seal};
 
 const BOUNDS: Bounds = bounds(3);
 
-const fn bounds(maxsize: u64) -> Bounds {
+pub(in crate::session) const fn bounds(maxsize: u64) -> Bounds {
     Bounds {
         maxsize: Some(maxsize),
         max_bytes: None,
     }
 }
 
-fn control(folder: &Path) -> Control {
-    let settings = Settings::in_folder(folder, 1, 1);
-    Control::create(&folder.join("ctl"), [1, 2], &settings).expect("space")
+/// A control segment, in a folder that is removed when its object is dropped.
+pub(in crate::session) fn control() -> (tempfile::TempDir, Control) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let settings = Settings::in_folder(folder.path(), 1, 1);
+    let path = folder.path().join("ctl");
+    let control = Control::create(&path, [1, 2], &settings).expect("space");
+    (folder, control)
 }
 
 fn owner(index: u16) -> Owner {
@@ -61,8 +63,7 @@ fn assert_equal(one: &Directory, other: &Directory) {
 
 #[test]
 fn any_number_of_keys_one_after_the_other_needs_few_queues() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let control = control(folder.path());
+    let (_folder, control) = control();
     let (mut one, mut other) = (Directory::default(), Directory::default());
     for number in 0..1000_u32 {
         let key = number.to_le_bytes();
@@ -79,8 +80,7 @@ fn any_number_of_keys_one_after_the_other_needs_few_queues() {
 
 #[test]
 fn a_reader_that_missed_many_changes_reads_all_entries() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let control = control(folder.path());
+    let (_folder, control) = control();
     let mut one = Directory::default();
     filled(&mut one, &control);
     for missed in [1, CHANGED - 1, CHANGED, CHANGED + 1, 3 * CHANGED] {
@@ -107,8 +107,7 @@ fn a_reader_that_missed_many_changes_reads_all_entries() {
 
 #[test]
 fn a_queue_in_use_keeps_its_key() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let control = control(folder.path());
+    let (_folder, control) = control();
     let mut directory = Directory::default();
     let all = filled(&mut directory, &control);
     // All of them are open, each by another participant.
@@ -139,8 +138,7 @@ fn a_queue_in_use_keeps_its_key() {
 
 #[test]
 fn an_entry_too_small_for_a_key_is_not_reused() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let control = control(folder.path());
+    let (_folder, control) = control();
     let mut directory = Directory::default();
     filled(&mut directory, &control);
     let long = directory.make(&control, &[7; 129], BOUNDS).expect("room");
@@ -156,8 +154,7 @@ fn an_entry_too_small_for_a_key_is_not_reused() {
 
 #[test]
 fn nothing_is_forgotten_while_a_message_may_have_to_go_back() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let control = control(folder.path());
+    let (_folder, control) = control();
     let mut directory = Directory::default();
     filled(&mut directory, &control);
     let counters = &control.superblock().counters.0;
@@ -175,8 +172,7 @@ fn nothing_is_forgotten_while_a_message_may_have_to_go_back() {
 
 #[test]
 fn where_there_is_no_room_for_more_all_are_looked_at() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let control = control(folder.path());
+    let (_folder, control) = control();
     let mut directory = Directory::default();
     filled(&mut directory, &control);
     for index in 0..64 {
@@ -196,8 +192,7 @@ fn where_there_is_no_room_for_more_all_are_looked_at() {
 
 #[test]
 fn a_forgotten_queue_is_a_new_one() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let control = control(folder.path());
+    let (_folder, control) = control();
     let mut directory = Directory::default();
     let all = filled(&mut directory, &control);
     // More messages went through this ring than through any other.
@@ -221,8 +216,7 @@ fn a_forgotten_queue_is_a_new_one() {
 
 /// A process dies while it makes a queue of one that is not used; returns whether it did.
 fn made_after_a_death(accesses: u64) -> bool {
-    let folder = tempfile::tempdir().expect("a folder");
-    let control = control(folder.path());
+    let (_folder, control) = control();
     let mut before = Directory::default();
     let all = filled(&mut before, &control);
     let mut dying = Directory::default();

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::messages::{Kind, Received, drain, put, take};
 use super::{open, session};
 use crate::ring::take::Keep;
-use crate::session::{Bounds, Error, Session, SessionQueue};
+use crate::session::directory::tests::bounds;
+use crate::session::{Error, Session, SessionQueue};
 
 const MANY: u32 = 1000;
 
@@ -31,10 +32,6 @@ fn lease(queue: &SessionQueue) -> Received {
 #[test]
 fn a_key_that_comes_back_is_a_new_queue() {
     let (_folder, session) = session(63);
-    let bounds = |maxsize| Bounds {
-        maxsize: Some(maxsize),
-        max_bytes: None,
-    };
     let queue = session.queue(b"k", bounds(3)).expect("room");
     assert_eq!(put(&queue, 1, Kind::Inline).expect("sound"), Ok(()));
     assert_eq!(drain(&queue).expect("sound"), [(1, false)]);

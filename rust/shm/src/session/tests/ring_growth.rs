@@ -8,7 +8,8 @@ use super::{open, session};
 use crate::failpoint::dies_after;
 use crate::ring::put::Refusal;
 use crate::ring::take::Keep;
-use crate::session::{Bounds, Offer, Session, SessionQueue, folders, queue_table};
+use crate::session::directory::tests::bounds;
+use crate::session::{Offer, Session, SessionQueue, folders, queue_table};
 use crate::sync::Ordering;
 
 const BACKLOG: u32 = 262_144;
@@ -51,11 +52,7 @@ fn a_queue_takes_a_page_and_more_only_for_messages() {
 #[test]
 fn it_grows_once_and_is_a_queue_lap_after_lap() {
     let (_folder, session) = session(BACKLOG);
-    let bounds = Bounds {
-        maxsize: Some(2000),
-        max_bytes: None,
-    };
-    let queue = session.queue(b"q", bounds).expect("room");
+    let queue = session.queue(b"q", bounds(2000)).expect("room");
     let other = session.again().expect("there is a place");
     let consumer = open(&other, b"q");
     let ring = queue.queue().ring();
