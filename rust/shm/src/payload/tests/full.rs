@@ -67,6 +67,17 @@ fn small(policy: MemoryPolicy) -> Folder {
     Folder::within(parent, 1024 * MIB, policy, false)
 }
 
+/// Fills the rest of the file system with a file; removing the file makes room.
+fn fill_up() -> PathBuf {
+    let filler = given().join("filler");
+    std::io::copy(
+        &mut std::io::repeat(1),
+        &mut fs::File::create(&filler).expect("made"),
+    )
+    .expect_err("full");
+    filler
+}
+
 #[test]
 fn a_full_file_system_makes_a_producer_wait_and_kills_no_process() {
     within(16, "inner_waits");
@@ -112,13 +123,7 @@ fn inner_others() {
     let folder = small(MemoryPolicy::Block);
     let producer = folder.process(1);
     assert!(producer.descriptors.grow(&producer.control).expect("room"));
-    let filler = folder.path.join("filler");
-    // Ends with the error that there is no space.
-    std::io::copy(
-        &mut std::io::repeat(1),
-        &mut fs::File::create(&filler).expect("made"),
-    )
-    .expect_err("full");
+    let filler = fill_up();
     let error = producer
         .try_put(1000)
         .expect_err("no process could make room")
@@ -214,28 +219,12 @@ fn a_ring_that_finds_no_memory_makes_puts_wait_and_kills_no_process() {
     within(16, "inner_slots");
 }
 
-/// Fills the rest of the file system with a file; removing the file makes room.
-fn fill_up() -> PathBuf {
-    let filler = given().join("filler");
-    std::io::copy(
-        &mut std::io::repeat(1),
-        &mut fs::File::create(&filler).expect("made"),
-    )
-    .expect_err("full");
-    filler
-}
-
 #[test]
 #[ignore = "run in a file system of its own by the test above"]
 fn inner_slots() {
     let settings = |memory_policy| Settings {
-        folder: given(),
-        disk: given(),
-        payload_on_disk: false,
-        max_bytes: 4 * MIB,
-        backlog: 262_144,
         memory_policy,
-        overfill: false,
+        ..Settings::in_folder(&given(), 4 * MIB, 262_144)
     };
     for policy in [MemoryPolicy::Block, MemoryPolicy::Error] {
         let session = Session::create(&settings(policy)).expect("space");
