@@ -1,13 +1,10 @@
 //! The protocol of payloads holds in every configuration, and every mutant is found.
-#![allow(
-    clippy::print_stdout,
-    reason = "a failure has to show the path to the broken property"
-)]
 
-use std::collections::BTreeMap;
+mod search;
 
+use search::search;
 use shoal_model::{PayloadMutant, Payloads};
-use stateright::{Checker, HasDiscoveries, Model};
+use stateright::HasDiscoveries;
 
 const REUSED: &str = "the file is filled for the last time";
 const CHANGED: &str = "no reader's bytes change";
@@ -21,27 +18,6 @@ fn payloads(named: &[usize], payloads: u8, deaths: u8) -> Payloads {
         deaths,
         mutant: None,
     }
-}
-
-/// Searches all states, or until `enough` is found. Returns the properties that were decided, and
-/// prints the path to each.
-fn search(model: Payloads, enough: HasDiscoveries) -> Vec<&'static str> {
-    let checker = model
-        .checker()
-        .threads(2)
-        .finish_when(enough)
-        .spawn_bfs()
-        .join();
-    let mut found = Vec::new();
-    for (property, path) in BTreeMap::from_iter(checker.discoveries()) {
-        found.push(property);
-        println!("{property}: decided after");
-        for (state, action) in path.into_vec() {
-            println!("  {action:?} {state}");
-        }
-    }
-    println!("{} states", checker.unique_state_count());
-    found
 }
 
 macro_rules! holds {

@@ -1,13 +1,10 @@
 //! The protocol holds in every configuration, and every mutant is found.
-#![allow(
-    clippy::print_stdout,
-    reason = "a failure has to show the path to the broken property"
-)]
 
-use std::collections::BTreeMap;
+mod search;
 
+use search::search;
 use shoal_model::{Keep, Mutant, Protocol, Role};
-use stateright::{Checker, HasDiscoveries, Model};
+use stateright::HasDiscoveries;
 
 /// A producer that gives up when there is no room.
 const fn put(puts: u8) -> Role {
@@ -86,27 +83,6 @@ fn full_and_closed() -> Protocol {
         maxsize: 1,
         ..protocol(&[put_wait(2, 1), CLOSE], 2, &[], 0)
     }
-}
-
-/// Searches all states, or until `enough` is found. Returns the properties that break, and prints
-/// the path to each.
-fn search(protocol: Protocol, enough: HasDiscoveries) -> Vec<&'static str> {
-    let checker = protocol
-        .checker()
-        .threads(2)
-        .finish_when(enough)
-        .spawn_bfs()
-        .join();
-    let mut broken = Vec::new();
-    for (property, path) in BTreeMap::from_iter(checker.discoveries()) {
-        broken.push(property);
-        println!("{property}: broken after");
-        for (state, action) in path.into_vec() {
-            println!("  {action:?} {state}");
-        }
-    }
-    println!("{} states", checker.unique_state_count());
-    broken
 }
 
 macro_rules! holds {
