@@ -33,8 +33,11 @@ pub(super) const MAXSIZE_LIMIT: u64 = 1 << 20;
 pub(crate) struct PyShmQueue {
     pub(super) session: Py<PyShmSession>,
     pub(super) key: Box<[u8]>,
+    #[pyo3(get)]
     pub(super) name: String,
+    #[pyo3(get)]
     maxsize: u64,
+    #[pyo3(get)]
     max_bytes: u64,
     pub(super) queue: PerProcess<ProcessQueue>,
     /// Whether gets return parcels.
@@ -101,21 +104,6 @@ impl PyShmQueue {
             queue: PerProcess::new(here),
             parcels,
         })
-    }
-
-    #[getter]
-    fn maxsize(&self) -> u64 {
-        self.maxsize
-    }
-
-    #[getter]
-    fn max_bytes(&self) -> u64 {
-        self.max_bytes
-    }
-
-    #[getter]
-    fn name(&self) -> &str {
-        &self.name
     }
 
     /// Whether any process closed the queue.

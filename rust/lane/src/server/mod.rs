@@ -72,7 +72,7 @@ impl Default for Limits {
 }
 
 /// How a server is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Number of connections, with those in their handshake.
     pub connections: usize,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use shoal_lane::server::{Limits, Server};
+use shoal_lane::server::{Limits, Server, Usage};
 
 use super::super::arguments::whole;
 use super::super::session::PyShmSession;
@@ -25,6 +25,14 @@ pub(crate) struct PyLaneServer {
 impl PyLaneServer {
     fn server(&self) -> MutexGuard<'_, Option<Server>> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How it is used: not at all once it is stopped.
+    fn usage(&self) -> Usage {
+        self.server()
+            .as_ref()
+            .map(Server::usage)
+            .unwrap_or_default()
     }
 }
 
@@ -62,24 +70,19 @@ impl PyLaneServer {
     /// The number of connections.
     #[getter]
     fn connections(&self) -> usize {
-        let server = self.server();
-        server
-            .as_ref()
-            .map_or(0, |server| server.usage().connections)
+        self.usage().connections
     }
 
     /// The number of messages that gets have taken and not confirmed yet.
     #[getter]
     fn lent(&self) -> usize {
-        let server = self.server();
-        server.as_ref().map_or(0, |server| server.usage().lent)
+        self.usage().lent
     }
 
     /// The number of messages on lease.
     #[getter]
     fn leases(&self) -> usize {
-        let server = self.server();
-        server.as_ref().map_or(0, |server| server.usage().leases)
+        self.usage().leases
     }
 
     /// End all connections. A put that waits for room puts nothing. Idempotent.
