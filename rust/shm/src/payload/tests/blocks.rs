@@ -15,7 +15,7 @@ fn messages_share_an_extent_and_come_back_with_their_descriptors() {
     let message = producer.put(1000).expect("room");
     assert!(producer.arena.counts().1 < 199);
     consumer.get(message);
-    producer.arena.trim(&producer.control);
+    producer.trim();
     assert_eq!(producer.arena.counts(), (0, 0));
     consumer.assert_nothing_left(&folder);
 }
@@ -35,7 +35,7 @@ fn blocks_are_aligned_and_lie_within() {
         allocated.write(u64::MAX, &[1]).expect_err("wraps");
         producer.bind(&allocated).set_word(Word::FREE);
     }
-    producer.arena.trim(&producer.control);
+    producer.trim();
     producer.assert_nothing_left(&folder);
 }
 
@@ -162,7 +162,7 @@ fn payloads_can_be_on_disk_and_count_there() {
     assert_eq!(producer.reserved(), MIB);
     assert!(producer.put(1000).is_none());
     assert_eq!(folder.process(2).get(message), 1);
-    producer.arena.trim(&producer.control);
+    producer.trim();
     producer.assert_nothing_left(&folder);
 }
 

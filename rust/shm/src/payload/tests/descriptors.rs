@@ -17,10 +17,7 @@ fn chunks_of(process: &Process) -> Vec<usize> {
 fn each_process_claims_in_chunks_of_its_own() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let (one, two) = (folder.process(1), folder.process(2));
-    assert!(
-        one.descriptors.claim(&one.control).is_none(),
-        "it has none yet"
-    );
+    assert!(one.claim_now().is_none(), "it has none yet");
     let claimed: BTreeSet<_> = (0..=CHUNK)
         .flat_map(|_| [one.claim().index(), two.claim().index()])
         .collect();
@@ -41,12 +38,12 @@ fn few_messages_stay_in_the_first_chunk() {
     let many: Vec<_> = (0..3 * CHUNK).map(|_| process.claim().index()).collect();
     assert_eq!(many.iter().max(), Some(&767));
     for index in many {
-        process.control.descriptors()[index as usize].set_word(Word::FREE);
+        process.free(index as usize);
     }
     let few: Vec<_> = (0..2 * CHUNK)
         .map(|_| {
             let index = process.claim().index();
-            process.control.descriptors()[index as usize].set_word(Word::FREE);
+            process.free(index as usize);
             index as usize
         })
         .collect();
@@ -57,17 +54,14 @@ fn few_messages_stay_in_the_first_chunk() {
 fn one_free_descriptor_is_found_wherever_it_is_where_there_are_no_more_chunks() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let process = folder.process(1);
-    while process.descriptors.grow(&process.control).expect("room") {}
+    while process.grow().expect("room") {}
     let all = CHUNKS_LIMIT * CHUNK;
-    let taken = (0..all).filter_map(|_| process.descriptors.claim(&process.control));
+    let taken = (0..all).filter_map(|_| process.claim_now());
     assert_eq!(taken.count(), all);
     for index in [0, 1, 255, 256, 300, 511, 512, all - 1, 5] {
-        assert!(process.descriptors.claim(&process.control).is_none());
-        process.control.descriptors()[index].set_word(Word::FREE);
-        let claim = process
-            .descriptors
-            .claim(&process.control)
-            .expect("one is free");
+        assert!(process.claim_now().is_none());
+        process.free(index);
+        let claim = process.claim_now().expect("one is free");
         assert_eq!(claim.index() as usize, index);
     }
 }
@@ -79,7 +73,7 @@ fn a_process_that_looks_in_vain_too_often_gets_a_further_chunk() {
     (0..3 * CHUNK).for_each(|_| drop(process.claim()));
     let found_again = (0..10)
         .filter(|_| {
-            process.control.descriptors()[300].set_word(Word::FREE);
+            process.free(300);
             process.claim().index() == 300
         })
         .count();
@@ -98,7 +92,7 @@ fn a_chunk_of_the_dead_is_taken_over_with_the_messages_in_it() {
     drop(heir.claim());
     assert_eq!(chunks_of(&heir), [1]);
     (1..CHUNK).for_each(|_| drop(heir.claim()));
-    dead.control.descriptors()[7].set_word(Word::FREE);
+    dead.free(7);
     assert_eq!(heir.claim().index(), 7);
     assert_eq!(chunks_of(&heir), [0, 1]);
     assert_eq!(heir.get(message), 1);
@@ -108,12 +102,12 @@ fn a_chunk_of_the_dead_is_taken_over_with_the_messages_in_it() {
 fn without_further_chunks_all_processes_share() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let (hog, late) = (folder.process(1), folder.process(2));
-    (0..CHUNKS_LIMIT).for_each(|_| assert!(hog.descriptors.grow(&hog.control).expect("room")));
-    assert!(!hog.descriptors.grow(&hog.control).expect("room"));
-    assert!(late.descriptors.claim(&late.control).is_none());
-    assert!(!late.descriptors.grow(&late.control).expect("no error"));
-    let claim = late.descriptors.claim(&late.control).expect("the hog's");
-    let other = hog.descriptors.claim(&hog.control).expect("its own");
+    (0..CHUNKS_LIMIT).for_each(|_| assert!(hog.grow().expect("room")));
+    assert!(!hog.grow().expect("room"));
+    assert!(late.claim_now().is_none());
+    assert!(!late.grow().expect("no error"));
+    let claim = late.claim_now().expect("the hog's");
+    let other = hog.claim_now().expect("its own");
     assert_ne!(claim.index(), other.index());
 }
 
@@ -121,19 +115,19 @@ fn without_further_chunks_all_processes_share() {
 fn a_descriptor_that_another_claims_gives_its_block_back_all_the_same() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let (hog, late) = (folder.process(1), folder.process(2));
-    (0..CHUNKS_LIMIT).for_each(|_| assert!(hog.descriptors.grow(&hog.control).expect("room")));
-    assert!(!late.descriptors.grow(&late.control).expect("no error"));
+    (0..CHUNKS_LIMIT).for_each(|_| assert!(hog.grow().expect("room")));
+    assert!(!late.grow().expect("no error"));
     let message = hog.put(1000).expect("room");
     let index = message.index;
     hog.get(message);
-    let mut claims = std::iter::from_fn(|| late.descriptors.claim(&late.control));
+    let mut claims = std::iter::from_fn(|| late.claim_now());
     let claim = claims
         .find(|claim| claim.index() == index)
         .expect("among all");
     assert_eq!(hog.arena.counts().1, 1);
     let allocated = late.allocate(1000).expect("room");
     late.arena.bind(&late.control, &claim, &allocated);
-    hog.arena.trim(&hog.control);
+    hog.trim();
     assert_eq!(
         hog.arena.counts(),
         (0, 0),
@@ -145,13 +139,8 @@ fn a_descriptor_that_another_claims_gives_its_block_back_all_the_same() {
 fn threads_of_a_process_never_get_the_same() {
     let folder = Folder::new(MIB, MemoryPolicy::Block);
     let process = folder.process(1);
-    assert!(process.descriptors.grow(&process.control).expect("room"));
-    let claim = || {
-        process
-            .descriptors
-            .claim(&process.control)
-            .map(|claim| claim.index())
-    };
+    assert!(process.grow().expect("room"));
+    let claim = || process.claim_now().map(|claim| claim.index());
     let claimed: Vec<u32> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4)
             .map(|_| scope.spawn(|| std::iter::from_fn(claim).collect::<Vec<_>>()))

@@ -108,7 +108,7 @@ fn inner_waits() {
     for message in messages {
         assert_eq!(consumer.get(message), 1);
     }
-    producer.arena.trim(&producer.control);
+    producer.trim();
     consumer.assert_nothing_left(&folder);
 }
 
@@ -122,7 +122,7 @@ fn a_file_system_that_others_fill_is_an_error_rather_than_a_wait() {
 fn inner_others() {
     let folder = small(MemoryPolicy::Block);
     let producer = folder.process(1);
-    assert!(producer.descriptors.grow(&producer.control).expect("room"));
+    assert!(producer.grow().expect("room"));
     let filler = fill_up();
     let error = producer
         .try_put(1000)
@@ -165,7 +165,7 @@ fn inner_spills() {
     for message in messages {
         assert_eq!(folder.process(2).get(message), 1);
     }
-    producer.arena.trim(&producer.control);
+    producer.trim();
     producer.assert_nothing_left(&folder);
 }
 
@@ -180,34 +180,21 @@ fn inner_descriptors() {
     let (folder, other) = (small(MemoryPolicy::Block), small(MemoryPolicy::Block));
     let producer = folder.process(1);
     let mut chunks = 0;
-    while producer
-        .descriptors
-        .grow(&producer.control)
-        .expect("no error")
-    {
+    while producer.grow().expect("no error") {
         chunks += 1;
         assert!(chunks < 48, "3 MiB");
     }
     assert!(chunks > 4, "{chunks}");
-    let claims = std::iter::from_fn(|| producer.descriptors.claim(&producer.control));
+    let claims = std::iter::from_fn(|| producer.claim_now());
     assert_eq!(claims.count(), chunks * 256);
     let late = folder.process(2);
-    assert!(!late.descriptors.grow(&late.control).expect("no error"));
-    assert!(late.descriptors.claim(&late.control).is_none());
-    producer.control.descriptors()[7].set_word(Word::FREE);
-    assert_eq!(
-        late.descriptors
-            .claim(&late.control)
-            .expect("the other's")
-            .index(),
-        7
-    );
+    assert!(!late.grow().expect("no error"));
+    assert!(late.claim_now().is_none());
+    producer.free(7);
+    assert_eq!(late.claim_now().expect("the other's").index(), 7);
 
     let first = other.process(1);
-    let error = first
-        .descriptors
-        .grow(&first.control)
-        .expect_err("none at all");
+    let error = first.grow().expect_err("none at all");
     assert!(
         error.to_string().contains("No space left on device"),
         "{error}"

@@ -134,7 +134,7 @@ fn threads_of_two_processes_that_take_from_each_other_spoil_nothing() {
     });
     assert_eq!(put, [PUTS; 4], "no thread is shut out");
     for process in &processes {
-        process.arena.trim(&process.control);
+        process.trim();
         assert_eq!(process.arena.counts().1, 0);
     }
     folder.process(4).assert_nothing_left(&folder);

@@ -79,7 +79,7 @@ proptest! {
                     let (_, descriptor) = reserved.swap_remove(which % reserved.len());
                     descriptor.set_word(Word::FREE);
                 }
-                Step::Trim { by } => both[by].arena.trim(&both[by].control),
+                Step::Trim { by } => both[by].trim(),
                 Step::Cool { by } => {
                     let later = Instant::now() + Duration::from_secs(5);
                     both[by].arena.cool(&both[by].control, later);
@@ -98,7 +98,7 @@ proptest! {
             both[0].get(message);
         }
         for process in &both {
-            process.arena.trim(&process.control);
+            process.trim();
             prop_assert_eq!(process.arena.counts(), (0, 0));
         }
         both[0].assert_nothing_left(&folder);

@@ -10,7 +10,7 @@ mod reading;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::ownership::OwnershipWord;
@@ -20,7 +20,7 @@ use crate::ring::descriptor::{Block, Descriptor, Label};
 use crate::ring::queue::Claim;
 use crate::ring::word::{Owner, State, Word};
 use crate::segment::layout::Extent;
-use crate::segment::{Control, Error, MemoryPolicy, Settings};
+use crate::segment::{Control, Error, Mapping, MemoryPolicy, Settings};
 
 const MIB: u64 = 1 << 20;
 
@@ -124,13 +124,34 @@ struct Message {
 }
 
 impl Process {
+    /// A descriptor among those that it has.
+    fn claim_now(&self) -> Option<Claim> {
+        self.descriptors.claim(&self.control)
+    }
+
+    fn grow(&self) -> Result<bool, Error> {
+        self.descriptors.grow(&self.control)
+    }
+
     fn claim(&self) -> Claim {
-        if let Some(claim) = self.descriptors.claim(&self.control) {
+        if let Some(claim) = self.claim_now() {
             return claim;
         }
         let _lock = STRUCTURAL.lock().unwrap_or_else(PoisonError::into_inner);
-        self.descriptors.grow(&self.control).expect("room");
-        self.descriptors.claim(&self.control).expect("a new chunk")
+        self.grow().expect("room");
+        self.claim_now().expect("a new chunk")
+    }
+
+    fn free(&self, index: usize) {
+        self.control.descriptors()[index].set_word(Word::FREE);
+    }
+
+    fn trim(&self) {
+        self.arena.trim(&self.control);
+    }
+
+    fn mapping(&self, extent: u32) -> Result<Arc<Mapping>, Error> {
+        self.mappings.mapping(&self.control, extent)
     }
 
     fn allocate(&self, length: u64) -> Option<AllocatedBlock> {
@@ -192,10 +213,7 @@ impl Process {
     /// Reads a message and gives it back; returns its sender.
     fn get(&self, message: Message) -> u8 {
         let Message { index, block } = message;
-        let mapping = self
-            .mappings
-            .mapping(&self.control, block.extent)
-            .expect("there");
+        let mapping = self.mapping(block.extent).expect("there");
         let mut bytes = vec![0; usize::try_from(block.length).expect("small")];
         mapping.read(block.offset, &mut bytes).expect("inside");
         let sender = bytes[0];
@@ -203,7 +221,7 @@ impl Process {
             bytes == vec![sender; bytes.len()],
             "another process wrote into it"
         );
-        self.control.descriptors()[index as usize].set_word(Word::FREE);
+        self.free(index as usize);
         sender
     }
 

@@ -11,9 +11,7 @@ fn an_extent_is_mapped_once() {
     let (producer, consumer) = (folder.process(1), folder.process(2));
     let messages = [producer.put(1000), producer.put(2000)].map(|message| message.expect("room"));
     let map = |message: &Message| {
-        let mapping = consumer
-            .mappings
-            .mapping(&consumer.control, message.block.extent);
+        let mapping = consumer.mapping(message.block.extent);
         mapping.expect("there")
     };
     let [one, two] = messages.each_ref().map(map);
@@ -27,34 +25,26 @@ fn retired_memory_is_freed_at_once_and_unmapped_by_readers() {
     let (producer, consumer) = (folder.process(1), folder.process(2));
     // Two extents, so that the entry of one is used again.
     let [small, large] = [1000, 8 * MIB].map(|length| producer.put(length).expect("room"));
-    let kept = consumer
-        .mappings
-        .mapping(&consumer.control, large.block.extent);
+    let kept = consumer.mapping(large.block.extent);
     let kept = kept.expect("there");
     let index = large.block.extent;
     for message in [small, large] {
         consumer.get(message);
     }
     assert_eq!(consumer.mappings.count(), 2);
-    producer.arena.trim(&producer.control);
+    producer.trim();
     let mut byte = [1];
     kept.read(0, &mut byte).expect("still mapped");
     assert_eq!(byte, [0], "but without memory");
 
-    let error = consumer
-        .mappings
-        .mapping(&consumer.control, 1000)
-        .expect_err("none");
+    let error = consumer.mapping(1000).expect_err("none");
     assert!(
         error
             .to_string()
             .contains("extent 1000, which does not exist"),
         "{error}"
     );
-    consumer
-        .mappings
-        .mapping(&consumer.control, u32::MAX)
-        .expect_err("none");
+    consumer.mapping(u32::MAX).expect_err("none");
 
     let again: Vec<_> = (0..2)
         .map(|_| producer.put(8 * MIB).expect("room"))
@@ -69,11 +59,7 @@ fn a_file_that_is_not_what_its_entry_says_is_refused() {
     let folder = Folder::new(64 * MIB, MemoryPolicy::Block);
     let (producer, consumer) = (folder.process(1), folder.process(2));
     let message = producer.put(1000).expect("room");
-    let open = || {
-        consumer
-            .mappings
-            .mapping(&consumer.control, message.block.extent)
-    };
+    let open = || consumer.mapping(message.block.extent);
     let entry = consumer.held().next().expect("one");
     let path = folder.path.join(&folder.files_in(".")[0]);
 
