@@ -34,34 +34,19 @@ impl Futex for &Noted {
     }
 }
 
-struct Member<'a> {
-    queue: Queue<'a, &'a Noted>,
-    record: IntentRecord<'a>,
+type Member<'a> = Process<'a, &'a Noted>;
+
+fn member<'a>(view: View<'a>, me: u16, noted: &'a Noted) -> Member<'a> {
+    Process::of_ring(view, 0, me, noted)
 }
 
-impl<'a> Member<'a> {
-    fn new(view: View<'a>, me: u16, noted: &'a Noted) -> Self {
-        let (me, exists) = (owner(me), "ring and owner exist");
-        Self {
-            queue: view.queue(0, me, noted, 0).expect(exists),
-            record: record(view, me),
-        }
-    }
+fn puts(member: &mut Member<'_>) -> bool {
+    member.put(1).is_ok()
+}
 
-    fn put(&mut self) -> bool {
-        let claim = self.queue.claim().expect("free");
-        assert!(self.queue.fill(&claim, label(1), &1_u64.to_ne_bytes()));
-        let put = self.queue.put(&mut self.record, claim).expect("undamaged");
-        put.map_err(|(claim, _)| self.queue.unclaim(claim)).is_ok()
-    }
-
-    fn take(&mut self) -> bool {
-        let record = &mut self.record;
-        let taken = self
-            .queue
-            .take(record, Want::Count(1), Keep::Copy, &mut |_| ());
-        matches!(taken.expect("undamaged"), Taken::Messages { .. })
-    }
+fn takes(member: &mut Member<'_>) -> bool {
+    let (taken, _) = member.take(Want::Count(1), Keep::Copy, &mut Vec::new());
+    matches!(taken, Taken::Messages { .. })
 }
 
 #[test]
@@ -69,18 +54,21 @@ fn an_armed_participant_is_rung_once() {
     let heap = Heap::new(8, 3).with_ring(4, 1);
     let (rings, noted) = (heap.rings().expect("sound"), Noted::default());
     let view = heap.view(&rings);
-    let mut waits = Member::new(view, WAITS, &noted);
-    let mut other = Member::new(view, OTHER, &noted);
+    let mut waits = member(view, WAITS, &noted);
+    let mut other = member(view, OTHER, &noted);
     assert!(waits.queue.arm_take());
     assert!(noted.rung().is_empty(), "there is nothing to take yet");
-    assert!(other.put());
+    assert!(puts(&mut other));
     assert_eq!(noted.rung(), [owner(WAITS)]);
 
-    assert!(other.take() && other.put(), "no process is armed any more");
+    assert!(
+        takes(&mut other) && puts(&mut other),
+        "no process is armed any more"
+    );
     assert!(noted.rung().is_empty());
     assert!(waits.queue.arm_put() && other.queue.arm_put());
-    assert!(!waits.put() && noted.rung().is_empty(), "it is full");
-    assert!(waits.take());
+    assert!(!puts(&mut waits) && noted.rung().is_empty(), "it is full");
+    assert!(takes(&mut waits));
     assert_eq!(noted.rung(), [owner(WAITS), owner(OTHER)]);
 
     assert!(waits.queue.arm_take() && other.queue.arm_put());
@@ -93,15 +81,12 @@ fn an_event_loop_that_waits_for_weight_learns_that_no_more_bytes_fit_in() {
     let heap = Heap::new(8, 3).with_ring(4, 3).with_max_bytes(8);
     let (rings, noted) = (heap.rings().expect("sound"), Noted::default());
     let view = heap.view(&rings);
-    let waits = Member::new(view, WAITS, &noted);
-    let mut other = Member::new(view, OTHER, &noted);
-    assert!(other.put() && waits.queue.arm_take());
-    let want = Want::Weight {
-        target: 9,
-        least: None,
-    };
+    let waits = member(view, WAITS, &noted);
+    let mut other = member(view, OTHER, &noted);
+    assert!(puts(&mut other) && waits.queue.arm_take());
+    let want = of_weight(9);
     assert_eq!(waits.queue.is_takeable(want), Ok(false));
-    assert!(!other.put());
+    assert!(!puts(&mut other));
     assert_eq!(noted.rung(), [owner(WAITS)]);
     assert_eq!(waits.queue.is_takeable(want), Ok(true));
 }
@@ -112,11 +97,11 @@ fn participants_of_every_index_are_rung_and_none_beyond_the_last_bit() {
     let (rings, noted) = (heap.rings().expect("sound"), Noted::default());
     let view = heap.view(&rings);
     for index in [63, 64, 65, 128, 255] {
-        let waits = Member::new(view, index - 1, &noted);
+        let waits = member(view, index - 1, &noted);
         assert!(waits.queue.arm_take());
     }
-    assert!(!Member::new(view, 255, &noted).queue.arm_take());
-    assert!(Member::new(view, 0, &noted).put());
+    assert!(!member(view, 255, &noted).queue.arm_take());
+    assert!(puts(&mut member(view, 0, &noted)));
     let indices: Vec<_> = noted.rung().iter().map(|rung| rung.index()).collect();
     assert_eq!(indices, [63, 64, 65, 128, 255]);
 }
@@ -126,8 +111,8 @@ fn participants_of_every_index_are_rung_and_none_beyond_the_last_bit() {
 fn a_waiting_participant_is_rung_though_the_ringer_dies() {
     type Act = fn(&mut Member<'_>) -> bool;
     let acts: [(bool, Act); 3] = [
-        (false, |member| member.put()),
-        (true, |member| member.take()),
+        (false, puts),
+        (true, takes),
         (false, |member| member.queue.close().is_ok()),
     ];
     let mut deaths = 0;
@@ -136,10 +121,10 @@ fn a_waiting_participant_is_rung_though_the_ringer_dies() {
             let heap = Heap::new(8, 3).with_ring(4, 1);
             let (rings, noted) = (heap.rings().expect("sound"), Noted::default());
             let view = heap.view(&rings);
-            let mut waits = Member::new(view, WAITS, &noted);
-            assert!(!full || waits.put());
+            let mut waits = member(view, WAITS, &noted);
+            assert!(!full || puts(&mut waits));
             assert!(waits.queue.arm_take() && waits.queue.arm_put());
-            let mut other = Member::new(view, OTHER, &noted);
+            let mut other = member(view, OTHER, &noted);
             let finished = dies_after(at, || act(&mut other)).is_some();
             if finished {
                 let rung = noted.rung();

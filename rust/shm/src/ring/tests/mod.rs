@@ -12,22 +12,22 @@ use super::heap::{Heap, View};
 use super::*;
 
 /// A queue, and an intent record of its process.
-struct Process<'a> {
-    queue: Queue<'a, SystemFutex>,
+struct Process<'a, F = SystemFutex> {
+    queue: Queue<'a, F>,
     record: IntentRecord<'a>,
 }
 
 impl<'a> Process<'a> {
     fn new(view: View<'a>, me: u16) -> Self {
-        Self::of_ring(view, 0, me)
+        Self::of_ring(view, 0, me, SystemFutex)
     }
+}
 
-    fn of_ring(view: View<'a>, ring: u32, me: u16) -> Self {
-        let me = owner(me);
+impl<'a, F: Futex> Process<'a, F> {
+    fn of_ring(view: View<'a>, ring: u32, me: u16, futex: F) -> Self {
+        let (me, exists) = (owner(me), "ring and owner exist");
         Self {
-            queue: view
-                .queue(ring, me, SystemFutex, 0)
-                .expect("ring and owner exist"),
+            queue: view.queue(ring, me, futex, 0).expect(exists),
             record: record(view, me),
         }
     }
@@ -87,6 +87,12 @@ fn label(weight: u64) -> Label {
         kind: 7,
         sender: 5,
     }
+}
+
+/// As many messages as have this weight together.
+fn of_weight(target: u64) -> Want {
+    let least = None;
+    Want::Weight { target, least }
 }
 
 fn outside(number: u64) -> Block {
@@ -218,7 +224,7 @@ fn a_descriptor_that_changes_the_ring_is_known_to_have_changed() {
     let view = heap.view(&rings);
     let mut words = Vec::new();
     for ring in [0, 1] {
-        let mut process = Process::of_ring(view, ring, 0);
+        let mut process = Process::of_ring(view, ring, 0, SystemFutex);
         assert_eq!(process.put(1), Ok(()));
         words.push(view.table.descriptors[0].word());
         process.drain(&mut Vec::new());

@@ -84,10 +84,7 @@ fn waiting_for_weight_and_for_one_do_not_disturb_each_other() {
     let got = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let want = Want::Weight {
-                target: 5,
-                least: None,
-            };
+            let want = of_weight(5);
             let taken = take_within(&mut Process::new(view, 1), want, LONG);
             assert_eq!(
                 taken,
@@ -133,10 +130,7 @@ fn a_producer_without_memory_lets_those_that_wait_for_weight_take_what_there_is(
     let rings = heap.rings().expect("sound");
     let mut process = Process::new(heap.view(&rings), 0);
     assert_eq!(process.put(1), Ok(()));
-    let want = Want::Weight {
-        target: 9,
-        least: None,
-    };
+    let want = of_weight(9);
     let taken = process.take(want, Keep::Copy, &mut Vec::new()).0;
     assert_eq!(taken, Taken::Short);
     process.queue.tell_no_room();
@@ -177,10 +171,7 @@ fn closing_wakes_all_consumers() {
     let view = heap.view(&rings);
     let process = Process::new(view, 0);
     std::thread::scope(|scope| {
-        let want = Want::Weight {
-            target: 9,
-            least: None,
-        };
+        let want = of_weight(9);
         let getters = [(1, Want::Count(1)), (2, Want::Count(2)), (3, want)].map(|(me, want)| {
             scope.spawn(move || take_within(&mut Process::new(view, me), want, LONG))
         });
