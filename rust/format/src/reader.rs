@@ -152,22 +152,22 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_read_as_they_were_written() {
-        for length in [0, 1, 253, 254, 255, 256, 65_536, u32::MAX as usize, 1 << 40] {
-            let mut head = Head::new();
-            head.length(length);
-            let reader = Reader::new(head.bytes());
-            assert_eq!(reader.length(), Ok(length));
-            assert_eq!(reader.left(), 0);
-        }
-    }
-
-    #[test]
-    fn a_length_takes_as_few_bytes_as_it_can() {
-        for (length, bytes) in [(253, 1), (254, 5), (u32::MAX as usize, 5), (1 << 32, 9)] {
-            let mut head = Head::new();
-            head.length(length);
-            assert_eq!(head.bytes().len(), bytes);
+    fn lengths_are_read_as_they_were_written_in_as_few_bytes_as_possible() {
+        const LARGEST_IN_4: usize = u32::MAX as usize;
+        for (lengths, bytes) in [
+            ([0, 1, 253], 1),
+            ([254, 255, 256], 5),
+            ([65_536, LARGEST_IN_4 - 1, LARGEST_IN_4], 5),
+            ([LARGEST_IN_4 + 1, 1 << 40, 1 << 62], 9),
+        ] {
+            for length in lengths {
+                let mut head = Head::new();
+                head.length(length);
+                assert_eq!(head.bytes().len(), bytes);
+                let reader = Reader::new(head.bytes());
+                assert_eq!(reader.length(), Ok(length));
+                assert_eq!(reader.left(), 0);
+            }
         }
     }
 
