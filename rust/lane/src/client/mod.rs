@@ -98,13 +98,9 @@ pub struct Parcel<'a> {
 
 impl Parcel<'_> {
     /// Number of bytes.
+    #[expect(clippy::len_without_is_empty, reason = "only its length is asked for")]
     pub fn len(&self) -> u64 {
         self.parts.iter().map(|part| part.len() as u64).sum()
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

@@ -89,17 +89,13 @@ impl std::fmt::Debug for Outgoing<'_> {
 
 impl Outgoing<'_> {
     /// Number of bytes of the message.
+    #[expect(clippy::len_without_is_empty, reason = "only its length is asked for")]
     pub fn len(&self) -> u64 {
         match self {
             Self::Small(bytes) => bytes.len() as u64,
             Self::Unwritten { length, .. } => *length,
             Self::Written(draft) => draft.as_ref().map_or(0, Draft::len),
         }
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

@@ -46,13 +46,9 @@ impl Draft {
     }
 
     /// Number of bytes of the message.
+    #[expect(clippy::len_without_is_empty, reason = "only its length is asked for")]
     pub fn len(&self) -> u64 {
         self.allocated.block().length
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Writes a part of the message.

@@ -64,13 +64,9 @@ impl Held {
     }
 
     /// Number of bytes in its block; 0 if the payload was copied, or was not reached yet.
+    #[expect(clippy::len_without_is_empty, reason = "only its length is asked for")]
     pub fn len(&self) -> u64 {
         self.place().map_or(0, |(_, block)| block.length)
-    }
-
-    /// Whether `len` is 0.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Address of a part of its bytes in this process. Nothing else reads or writes there while
