@@ -91,9 +91,11 @@ impl<'a, F: Futex> Sweeper<'a, F> {
     }
 
     /// Cleans up after the participants for which `dead` returns true. Its answers must not change
-    /// during the sweep. No process may get the index of a dead participant before the sweep is
-    /// over, and then only if the index [is free](Self::is_free_of). [`Owner::NOBODY`] is dead
-    /// whatever `dead` says.
+    /// during the sweep. [`Owner::NOBODY`] is dead whatever `dead` says.
+    ///
+    /// No process may get the index of a dead participant before the sweep is over, and then only if
+    /// no descriptor names it. One still does if a living process is taking its message, or there
+    /// was no room to put a message back: the next sweep tries again.
     ///
     /// # Errors
     ///
@@ -117,18 +119,6 @@ impl<'a, F: Futex> Sweeper<'a, F> {
             self.futex.ring(owner);
         }
         result
-    }
-
-    /// Whether no descriptor names a participant.
-    ///
-    /// After a sweep a dead participant may still be named, if a living process is taking its
-    /// message or there was no room to put a message back: the next sweep tries again.
-    pub fn is_free_of(&self, owner: Owner) -> bool {
-        let named = |descriptor: &Descriptor| {
-            let word = descriptor.word();
-            word != Word::FREE && word.owner() == owner
-        };
-        !self.table.descriptors.iter().any(named)
     }
 
     fn clean(
