@@ -372,7 +372,6 @@ fn welcomed(
     }
 }
 
-/// Connects to an address.
 fn dial(address: SocketAddr, patience: &mut Patience<'_>) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() {
         AddressFamily::INET

@@ -23,7 +23,6 @@ const UPKEEP: Duration = Duration::from_millis(500);
 const SHORT: Duration = Duration::from_millis(20);
 const STACK: usize = 256 * 1024;
 
-/// The connections of a server.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     open: BTreeMap<u64, Connection>,

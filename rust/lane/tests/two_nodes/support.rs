@@ -425,7 +425,6 @@ impl Relay {
         *self.link.target.lock().expect("no panic") = target;
     }
 
-    /// Cuts all connections.
     pub(crate) fn cut(&self) {
         for stream in self.link.open.lock().expect("no panic").drain(..) {
             let _ = stream.shutdown(Shutdown::Both);

@@ -26,7 +26,6 @@ impl AllocatedBlock {
         self.block
     }
 
-    /// The mapping of its extent.
     pub(crate) fn mapping(&self) -> Arc<Mapping> {
         Arc::clone(&self.mapping)
     }

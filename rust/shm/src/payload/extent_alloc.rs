@@ -94,7 +94,6 @@ impl ExtentAllocator {
         Some(found)
     }
 
-    /// Frees a block.
     pub(super) fn free(&mut self, piece: Piece, now: impl FnOnce() -> Instant) {
         if let (Kind::Divided(allocator), Piece(Some(allocation))) = (&mut self.kind, piece) {
             allocator.free(allocation);

@@ -173,7 +173,6 @@ impl ExtentPool {
         }
     }
 
-    /// Frees a block.
     pub(super) fn free(&mut self, serial: u64, piece: Piece) {
         // If it is missing, the extent was taken away, because nothing was in it any more.
         let Some(extent) = self.extents.get_mut(&serial) else {

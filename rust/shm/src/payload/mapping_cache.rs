@@ -88,7 +88,6 @@ impl MappingCache {
     }
 }
 
-/// Whether an entry is free.
 fn is_vacant(entry: &Extent) -> bool {
     entry.seen().holder().is_none()
 }

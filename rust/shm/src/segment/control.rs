@@ -204,7 +204,6 @@ impl Control {
         self.map.views(offset, count)
     }
 
-    /// The mapping of the segment.
     pub(crate) fn map_of(&self) -> &Mapping {
         &self.map
     }

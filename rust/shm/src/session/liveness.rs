@@ -183,7 +183,6 @@ impl Census {
         !self.alive.get(owner.index()).copied().unwrap_or(false)
     }
 
-    /// The participants that are dead.
     pub(super) fn dead(&self) -> &[Owner] {
         &self.dead
     }

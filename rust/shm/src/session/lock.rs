@@ -172,7 +172,6 @@ impl Locks {
         Ok(taken)
     }
 
-    /// Releases the lease.
     pub(crate) fn end_lease(&self, of: Owner) {
         self.lease.store(0, Ordering::Relaxed);
         self.unset(lease(of));

@@ -137,7 +137,6 @@ pub(crate) fn grow_all(control: &Control) -> Result<bool, Error> {
     Ok(grown)
 }
 
-/// Number of queues.
 pub(crate) fn count(control: &Control) -> u64 {
     // ORDER: Acquire, pairs with `make`.
     let count = control.superblock().used.0.queues.load(Ordering::Acquire);

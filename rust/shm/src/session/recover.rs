@@ -229,7 +229,6 @@ fn names_the_dead(census: &Census, owner: u64) -> bool {
     owner.is_some_and(|owner| census.dead().contains(&owner))
 }
 
-/// The folder of a session.
 pub(super) fn folder_of(control: &Control) -> &Path {
     control.path().parent().unwrap_or(control.path())
 }

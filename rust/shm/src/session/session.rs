@@ -61,7 +61,6 @@ pub struct Session {
     bell: OnceLock<Bell>,
     /// Set once this process wants to leave; no operation begins after that.
     shut: AtomicBool,
-    /// Whether it has left.
     left: AtomicBool,
     /// Whether the files of the session stay if this process is the last to leave.
     pub(super) keeps: AtomicBool,
@@ -408,7 +407,6 @@ impl Session {
         here
     }
 
-    /// The context of a recovery.
     fn recovery_context(&self) -> RecoveryContext<'_> {
         RecoveryContext {
             control: &self.control,

@@ -273,7 +273,6 @@ impl PyLaneQueue {
             .gave_up(py, "ChannelFull", put.operation, &self.name, why)
     }
 
-    /// The exception for a put that failed.
     #[cold]
     fn put_failed(&self, py: Python<'_>, put: &Put<'_, '_>, failed: Failed) -> PyErr {
         let (operation, name) = (put.operation, self.name.as_str());

@@ -24,7 +24,6 @@ fn sweep(session: &Session) -> Recovery {
     session.sweep().expect("sound")
 }
 
-/// Whether a process is stopped.
 fn is_stopped(process: &Process) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.child.id()));
     stat.is_ok_and(|stat| stat.contains(") T "))

@@ -39,7 +39,6 @@ impl Start {
     }
 }
 
-/// The deaths of a case.
 #[derive(Clone, Copy, Debug)]
 struct Deaths {
     act: Act,

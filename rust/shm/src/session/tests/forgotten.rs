@@ -10,7 +10,6 @@ use crate::session::{Error, Session, SessionQueue};
 
 const MANY: u32 = 1000;
 
-/// Number of queues.
 fn queues(session: &Session) -> u64 {
     session.stats().expect("sound").queues
 }

@@ -37,9 +37,7 @@ pub(super) enum Act {
     Wait,
     /// Makes its doorbell and asks to be rung.
     HangBell,
-    /// Closes the queue.
     Close,
-    /// Makes another queue.
     MakeQueue,
     /// Makes a session of its own, in the folder that is given as the token.
     Create,
@@ -54,7 +52,6 @@ pub(super) enum Act {
 }
 
 impl Act {
-    /// All acts.
     pub(super) const ALL: [Self; 23] = [
         Self::Put(Kind::Inline),
         Self::Put(Kind::Block),
