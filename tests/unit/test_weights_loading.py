@@ -93,6 +93,21 @@ def test_values_are_compared_as_the_target_holds_them(snapshot_of):
         snapshot.load_into({"n": torch.zeros(2)}, strict=False)
 
 
+def test_tensors_are_compared_whatever_their_strides_and_views(snapshot_of):
+    numbers = torch.tensor([1 + 2j, 3 - 4j])
+    state = {
+        "one of a column": torch.arange(6.0).view(3, 2)[1:2, 0],
+        "conj": numbers.conj(),
+        "negative": numbers.conj().imag,
+    }
+    snapshot = snapshot_of(state)
+    assert snapshot.diff(state) == ()
+    assert snapshot.diff(state | {"conj": numbers, "negative": numbers.imag}) == (
+        "conj",
+        "negative",
+    )
+
+
 def test_a_dict_of_tensors_and_arrays_is_loaded_in_place(snapshot_of):
     snapshot = snapshot_of(
         {"net": {"w": torch.ones(3), "same": torch.zeros(2)}, "a": np.arange(3.0), "step": 7}

@@ -232,7 +232,9 @@ def _bits(tensor: "torch.Tensor") -> "torch.Tensor":
     """Return the bytes of a tensor: NaN equals itself then, and every dtype can be compared."""
     import torch
 
-    return tensor.contiguous().view(-1).view(torch.uint8)
+    whole = tensor.resolve_conj().resolve_neg().contiguous()
+    # A tensor of one element is contiguous with any stride.
+    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
 
 
 def _copy(source: Any, part: Any, target: Any, name: str) -> None:
