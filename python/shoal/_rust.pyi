@@ -1198,10 +1198,10 @@ class WorkerBase:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
     @property
     def _direct_sends(self) -> dict[str, dict[Any, tuple[ShmQueue, float, bool]]]:
-        """The queue for each receiver, by group and rank; the subclass adds and removes them.
+        """For each receiver, by group and rank, what sends may use directly.
 
-        With each, when its receiver has to be looked at again, in seconds of `time.monotonic`, and
-        whether tensors take another way.
+        Its queue, the time after which it has to be looked at again, in seconds of
+        `time.monotonic`, and whether tensors take another way. The subclass adds and removes them.
         """
 
     @property

@@ -215,6 +215,54 @@ def test_autograd_notices_a_tensor_that_was_received_into(pair):
     a.end()
 
 
+def targets():
+    """Return pairs of a tensor to send and one of the same facts to receive into."""
+    import torch
+
+    values = torch.arange(24.0).reshape(4, 6)
+    double = torch.complex(torch.arange(12.0), torch.ones(12))
+    return [
+        (values.t().contiguous(), torch.zeros(4, 6).t()),
+        (values, torch.zeros(4, 12)[:, ::2]),
+        (values, torch.zeros(8, 6)[4:]),
+        (values.bfloat16(), torch.zeros(4, 6, dtype=torch.bfloat16)),
+        (values > 5, torch.zeros(4, 6, dtype=torch.bool)),
+        (torch.zeros(0, 3), torch.ones(0, 3)),
+        (double.conj(), torch.zeros(12, dtype=torch.complex64)),
+        (double, torch.zeros(12, dtype=torch.complex64).conj()),
+        (double.imag, torch.zeros(12, dtype=torch.complex64).conj().imag),
+        (values, torch.nn.Parameter(torch.zeros(4, 6))),
+    ]
+
+
+def send_targets(me):
+    for tensor, _ in targets():
+        me.send_tensor(tensor, "b", 0)
+
+
+def recv_targets(me):
+    import torch
+
+    wrong = []
+    for number, (tensor, into) in enumerate(targets()):
+        before = into._version
+        me.recv_tensor(into, "a", 0, timeout=30)
+        if not torch.equal(into, tensor) or into._version == before:
+            wrong.append((number, into))
+    freed = torch.zeros(100)
+    freed.untyped_storage().resize_(8)
+    with pytest.raises(ShoalValueError, match="has 8 bytes, and the tensor needs 400"):
+        me.recv_tensor(freed, "a", 0, timeout=30)
+    return wrong
+
+
+def test_tensors_of_all_kinds_are_received_into(pair):
+    a, b = pair
+    a.begin(send_targets)
+    assert b.run(recv_targets) == []
+    a.end()
+
+
 def send_big(me, sizes):
     for size in sizes:
         me.send(np.full(size, size % 251, np.uint8), "b", 0, timeout=60)

@@ -315,10 +315,14 @@ def test_variables_of_each_vendor(kind, monkeypatch):
     }
     if kind == "INTEL_GPU":
         stop_ray = {"RAY_EXPERIMENTAL_NOSET_ONEAPI_DEVICE_SELECTOR": "1"}
+    monkeypatch.setenv("MUJOCO_GL", "egl")
     expected = {VISIBLE[kind]: "1,3"} | stop_ray | (NVIDIAS_OWN if kind == "NV_GPU" else {})
     assert visibility_env(kind, ["1", "3"]) == expected
     assert AcceleratorUtil.get_accelerator_env_var(AcceleratorType(kind), ["1", "3"]) == expected
     vendor = AcceleratorManager.manager_register[AcceleratorType(kind)]
+    assert vendor.get_accelerator_env_var(["1", 3]) == expected
+    with pytest.raises(ShoalValueError, match="one"):
+        vendor.get_accelerator_env_var(["one"])
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
     without_egl = {name: expected[name] for name in expected if "EGL" not in name}
     assert vendor.get_accelerator_env_var(["1", 3]) == without_egl

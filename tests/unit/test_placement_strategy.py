@@ -69,9 +69,17 @@ def test_ranks_of_a_wrong_type_are_named_with_what_is_expected(strategy, wrong):
         strategy(wrong)
 
 
-@pytest.mark.parametrize("arguments", [("0", 3), (0, 1.5), (0, 3, True), (0, 3, 1, None)])
-def test_packed_needs_integers(arguments):
-    with pytest.raises(ShoalTypeError, match=r"^PackedPlacementStrategy: \w+ must be an int, not "):
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (("0", 3), "start_hardware_rank='0'"),
+        ((0, 1.5), r"end_hardware_rank=1\.5"),
+        ((0, 3, True), "num_hardware_per_process=True"),
+        ((0, 3, 1, None), "stride=None"),
+    ],
+)
+def test_packed_needs_integers(arguments, wrong):
+    with pytest.raises(ShoalTypeError, match=f"^PackedPlacementStrategy: {wrong}: expected an int"):
         PackedPlacementStrategy(*arguments)
 
 

@@ -416,3 +416,21 @@ def test_a_process_that_is_killed_while_it_joins_leaves_no_bell(own, queue):
     assert bells(own) == 2
     assert own.sweep()["dead"] == 0
     assert bells(own) == 1
+
+
+@pytest.mark.parametrize(
+    ("bounds", "items", "why"),
+    [
+        ({"maxsize": 2}, [b"", b""], "it holds 2 messages, as many as maxsize=2 allows"),
+        ({"backlog": 1}, [b""], "it holds 1 messages, as many as the session's backlog allows"),
+        ({"maxsize": 9, "max_bytes": 4}, [b"abcd"], "it holds 22 bytes of max_bytes=4, and this"),
+    ],
+)
+def test_a_full_queue_says_why_in_the_words_of_the_other_core(place, bounds, items, why):
+    session = ShmSession(dir=place, backlog=bounds.pop("backlog", 9))
+    queue = ShmQueue(session, b"q", **bounds)
+    for item in items:
+        assert queue._row.why_full(8) is None
+        queue.put(item)
+    assert queue._row.why_full(8).why().startswith(why)
+    session.close()

@@ -410,7 +410,8 @@ class ChannelWorkerGroup:
             LaunchError: The group is launched already.
             ChannelError: The cluster is a local one of `shoal.testing`, which has no actors.
             ShoalTimeoutError: An actor did not start in time.
-            ShoalTypeError: The cluster, the strategy or the name is something else.
+            ShoalTypeError: The class is abstract, or the cluster, the strategy or the name is
+                something else.
         """
         del max_concurrency, isolate_gpu, catch_system_failure
         # Not imported above: the processes of actors import this module, and need no cluster.

@@ -13,6 +13,7 @@ from shoal.collective.inbox import NOT_YET, Inbox
 from shoal.collective.message import (
     Accept,
     Received,
+    check_memory,
     envelope,
     expects_object,
     expects_tensor,
@@ -228,6 +229,7 @@ class Exchange:
         except (KeyError, TypeError):
             inbox = self._inbox(src_group_name, src_rank)
         into = tensor.detach()
+        check_memory(into)
 
         def copy(received: Received) -> None:
             fill(into, received.value)

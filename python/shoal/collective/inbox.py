@@ -20,6 +20,7 @@ from shoal.collective.message import (
     Accept,
     Facts,
     Received,
+    count_write,
     is_envelope,
     open_message,
     outlives_sender,
@@ -302,7 +303,10 @@ class Inbox:
 
     def _place(self, receive: PendingReceive, facts: Facts) -> Any:
         """Claim a receive and return its tensor, if values of these facts fit into it, else None."""
-        return receive.into if fits(receive.into, facts) and receive.claim() else None
+        if not (fits(receive.into, facts) and receive.claim()):
+            return None
+        count_write(receive.into)  # now too: if the sender dies, a part may be written
+        return receive.into
 
     def _wait_for_message(
         self, deadline: Deadline, seen: set[int], wait: PeerWait | None = None

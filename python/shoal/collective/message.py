@@ -21,6 +21,8 @@ __all__ = [
     "Accept",
     "Facts",
     "Received",
+    "check_memory",
+    "count_write",
     "envelope",
     "expects_object",
     "expects_tensor",
@@ -197,15 +199,46 @@ def fill(into: Any, tensor: Any) -> None:
 
     For torch this is a write, which autograd and the deltas of weights notice.
     """
-    torch = sys.modules["torch"]
     if tensor is not into:
-        plain = into.is_contiguous() and not into.is_conj() and not into.is_neg()
-        if tensor.nbytes > _FILLED_BY_ONE or into.device.type != "cpu" or not plain:
+        if tensor.nbytes > _FILLED_BY_ONE or not (_is_plain(into) and _is_plain(tensor)):
             into.copy_(tensor)
             return
         # torch would wake threads for it, which takes longer than the copy.
         ctypes.memmove(into.data_ptr(), tensor.data_ptr(), tensor.nbytes)
-    torch.autograd.graph.increment_version(into)
+    count_write(into)
+
+
+def count_write(tensor: Any) -> None:
+    """Let torch count a write to a tensor of which it does not know."""
+    sys.modules["torch"].autograd.graph.increment_version(tensor)
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether the bytes from `data_ptr()` on are the tensor's values."""
+    return (
+        type(tensor) is sys.modules["torch"].Tensor  # a subclass may have its values elsewhere
+        and tensor.is_cpu
+        and tensor.is_contiguous()
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
+def check_memory(into: Any) -> None:
+    """Check that a tensor to receive into has memory for all its values.
+
+    Raises:
+        ShoalValueError: Its storage was freed or made smaller.
+    """
+    torch = sys.modules["torch"]
+    if type(into) is torch.Tensor and into.layout is torch.strided and into.is_contiguous():
+        needed = into.storage_offset() * into.itemsize + into.nbytes
+        there = into.untyped_storage().nbytes()
+        if into.nbytes and there < needed:
+            raise ShoalValueError(
+                f"recv_tensor: the storage of the tensor was freed or made smaller: it has {there} "
+                f"bytes, and the tensor needs {needed}"
+            )
 
 
 def flat(tensor: Any) -> Any:

@@ -174,8 +174,16 @@ class PackedPlacementStrategy(_SolvedStrategy):
         try:
             packed_ranks(self._start, self._end, self._size, stride)  # raises if they are invalid
         except TypeError as error:
+            given = {**values, "stride": stride}
+            wrong = [
+                f"{parameter}={shown(value)}: expected an integer"
+                for parameter, value in given.items()
+                if value is not None or parameter == "stride"
+                if isinstance(value, bool) or not hasattr(type(value), "__index__")
+            ]
             raise ShoalTypeError(
-                f"{name}: {error}; {name}(0, 3) starts one process on each of the ranks 0 to 3"
+                f"{name}: {', '.join(wrong) or error}; {name}(0, 3) starts one process on each of the "
+                "ranks 0 to 3"
             ) from None
 
     def _place(self, groups: list[NodeGroup], *, isolate: bool) -> Placements:

@@ -223,7 +223,8 @@ class WorkerGroup:
             NameTakenError: A worker of this name is alive.
             PlacementError: The placement does not fit the cluster, or has no process.
             LaunchError: The group is launched already.
-            ShoalTypeError: The cluster, the strategy or the name is something else.
+            ShoalTypeError: The class is abstract, or the cluster, the strategy or the name is
+                something else.
         """
         check_launch(self._worker_cls, cluster, placement_strategy, name)
         if isinstance(max_concurrency, bool):

@@ -1,5 +1,5 @@
-//! The parts of the queue, for programs that look at it without a session: the searches of loom, the
-//! stress tests and the limits of the benchmarks. Not an API: it changes with the protocol.
+//! The parts of the queue, for programs that use it without a session: the searches of loom, the stress
+//! tests, and `examples/limits.rs`, which measures what the machine can do. Not an API: it changes with the protocol.
 
 #[cfg(all(target_os = "linux", not(loom)))]
 pub use crate::ring::SystemFutex;

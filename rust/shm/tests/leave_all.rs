@@ -20,8 +20,13 @@ fn a_process_that_ends_leaves_all_sessions() {
     let twice = Session::join(|| Ok(Arc::clone(&sessions[1])), || Ok::<(), Infallible>(()));
     assert!(twice.expect("no interrupt").is_ok());
     assert!(sessions[2].release(), "its last object is about to leave");
+    let unused = Session::create(&settings).expect("made");
     assert!(!is_ending());
     leave_all();
+    unused
+        .stats()
+        .expect("no object of it was joined, so nothing leaves it");
+    unused.shut();
     assert!(is_ending());
     for session in &sessions {
         assert!(matches!(session.stats(), Err(Error::Closed(_))));

@@ -212,11 +212,10 @@ class Serving:
                 if refusal is None or policy == "block" or refusal.kind == "held":
                     return refusal
                 if policy == "error":
-                    if queue.full():
-                        if refusal.kind == "memory":  # others filled the queue after the attempt
-                            kind = "messages" if queue.maxsize else "backlog"
-                            refusal = Refusal(kind, queue.qsize(), queue._row.bound)  # noqa: SLF001  (a friend of the class)
-                        raise refusal.of(ChannelFull())
+                    # The attempt may have lacked memory, before others filled the queue.
+                    full = queue._row.why_full(refusal.length)  # noqa: SLF001  (a friend of the class)
+                    if full is not None:
+                        raise full.of(ChannelFull())
                     return refusal
                 dropped = queue.displace(all=policy == "keep_latest")
                 if not dropped and refusal.kind not in ("messages", "backlog"):

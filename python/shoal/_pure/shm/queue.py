@@ -218,8 +218,7 @@ class ShmQueue:
 
     def full(self) -> bool:
         """Return whether a put would have to wait until a message is taken."""
-        count, held, closed, _ = self._counters("full")
-        return not closed and (count >= self._row.bound or 0 < self._row.max_bytes <= held)
+        return self._entered("full").why_full(0) is not None
 
     def tell_no_room(self) -> None:
         """Report that a put waits for memory, so that no get waits for more than can come."""

@@ -87,6 +87,17 @@ class QueueRow(NamedTuple):
         query = "SELECT count, bytes, closed, pressed FROM queues WHERE id = ?"
         return db.execute(query, (self.number,)).fetchone()
 
+    def why_full(self, length: int) -> Refusal | None:
+        """Return the refusal of a message with this many bytes if the queue is full, else None."""
+        count, held, closed, _ = self.member.read("full", self.counters)
+        if closed:
+            return None
+        if count >= self.bound:
+            return Refusal("messages" if self.maxsize else "backlog", self.bound, self.bound)
+        if 0 < self.max_bytes <= held:
+            return Refusal("bytes", held, self.max_bytes, length)
+        return None
+
     def press(self, db: sqlite3.Connection) -> None:
         """Note that a producer waits, so that no get waits for more messages than can come."""
         db.execute("UPDATE queues SET pressed = 1 WHERE id = ? AND pressed = 0", (self.number,))

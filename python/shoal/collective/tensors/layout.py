@@ -134,4 +134,6 @@ def fits(into: Any, facts: Facts) -> bool:
         into is not None
         and tensor_facts(into) == (tuple(facts[0]), *facts[1:])
         and into.is_contiguous()
+        and not into.is_conj()
+        and not into.is_neg()
     )

@@ -25,8 +25,8 @@ const MARK: &str = "\0";
 /// Sends and receives of a `Worker`; `shoal.worker.Worker` derives from it.
 #[pyclass(frozen, subclass, name = "WorkerBase", module = "shoal._backend")]
 pub(crate) struct PyWorkerBase {
-    /// The queue for each receiver, by its group and its rank, when its receiver has to be looked at
-    /// again, and whether tensors take another way. The subclass adds and removes them.
+    /// For each receiver, by group and rank: its queue, the time after which it has to be looked at
+    /// again, and whether tensors take another way. The subclass adds and removes the entries.
     #[pyo3(get, name = "_direct_sends")]
     sends: Py<PyDict>,
     /// The queues from which receives may take directly, in the same way.
