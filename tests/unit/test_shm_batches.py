@@ -132,28 +132,6 @@ def test_leases_of_several(session):
     assert str(error.value) == "lease=1: expected True or False"
 
 
-def test_leases_of_a_process_that_dies_are_delivered_again(session, start, line):
-    program = (
-        "import sys, time\nfrom shoal import shm\n"
-        "session = shm.Session.attach(sys.argv[1])\nqueue = session.queue('a')\n"
-        "many = queue.get_many(2, timeout=20, lease=True)\n"
-        "batch = queue.get_batch(5, timeout=20, least=2, lease=True)\nmany[0].ack()\n"
-        "print(len(many), len(batch), flush=True)\ntime.sleep(60)\n"
-    )
-    queue = session.queue("a")
-    queue.put_many(range(4), [1] * 4)
-    victim = start(program, session.token)
-    assert line(victim) == "2 2"
-    victim.kill()
-    victim.wait(DEADLINE_S)
-    session.sweep()
-    again = queue.get_many(9, timeout=0, lease=True)
-    assert {message.value for message in again} == {1, 2, 3}
-    assert all(message.redelivered for message in again)
-    for message in again:
-        message.ack()
-
-
 def test_get_many_leases_the_messages_around_one_that_cannot_be_rebuilt(session):
     queue = session.queue("a")
     queue.put_many([1, Unloadable(), 2])

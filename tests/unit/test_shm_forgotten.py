@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import ChannelExistsError, ShoalTimeoutError
-from support.processes import until
+from support.processes import in_a_child, until
 
 pytestmark = pytest.mark.nightly
 
@@ -165,17 +165,14 @@ def test_queues_opened_by_dead_processes_are_forgotten(session, start, line):
 def test_a_child_lets_go_of_nothing_that_is_its_parents(session):
     queue = session.queue("parent", maxsize=9)
     inherited = session.queue("child", maxsize=9)
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            del queue
-            gc.collect()
-            inherited.put("from the child")
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def in_child():
+        nonlocal queue
+        del queue
+        gc.collect()
+        inherited.put("from the child")
+
+    assert in_a_child(in_child) == "None"
     session.sweep()
     use_others(session, maxsize=9)
     with pytest.raises(ChannelExistsError):
