@@ -15,6 +15,7 @@ from shoal.errors import (
     ChannelDecodeError,
     ChannelFull,
     ChannelMemoryError,
+    PeerLostError,
     ShoalTimeoutError,
 )
 from support.channel_actor import DEADLINE_S, held_up
@@ -283,8 +284,11 @@ def test_a_child_may_begin_a_put_although_its_parent_was_beginning_one(actors, m
 def test_a_get_ends_with_its_time_although_its_actor_starts_again(actors, channel):
     queues = actors.start().way("lane")
     actors.handle.fails = lambda: ActorUnavailableError("it restarts", None)
-    with pytest.raises(ShoalTimeoutError, match=r"get: no message .* within 0.2 s"):
-        queues.take("k", channel.protocol.ONE, Deadline(0.2))
+    with pytest.raises(PeerLostError, match="another process takes its place"):
+        queues.take("k", channel.protocol.ONE, None)
+    for kind in ("one", "many", "batch"):
+        with pytest.raises(ShoalTimeoutError, match=r"get.*: no message in .* within 0.1 s"):
+            queues.take("k", channel.protocol.Want(kind, 3), Deadline(0.1))
 
 
 @pytest.mark.parametrize(
@@ -307,8 +311,13 @@ CANNOT = rf"key 'k': a message from process {os.getpid()} cannot be rebuilt here
 
 @ways
 @pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
-def test_an_item_that_raises_system_exit_does_not_end_the_event_loop(actors, channel, kind, error):
+def test_an_item_that_raises_system_exit_ends_no_event_loop_and_no_get(
+    actors, channel, kind, error
+):
     queues = actors.start().way(kind)
+    queues.put("k", Ends(error), 0, None)
+    with pytest.raises(ChannelDecodeError, match=f"{error.__name__}: on purpose"):
+        queues.take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
     get = queues.start_take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
     queues.put("k", Ends(error), 0, None)
     with pytest.raises(ChannelDecodeError, match=f"{error.__name__}: on purpose"):
@@ -319,6 +328,7 @@ def test_an_item_that_raises_system_exit_does_not_end_the_event_loop(actors, cha
     taken.deliver()
     assert taken.value == "next"
     assert queues.qsize("k") == 0
+    until(lambda: kind == "shm" or not actors.worker._lane[0].lent, DEADLINE_S)
 
 
 @ways

@@ -6,12 +6,11 @@ import threading
 import time
 
 import pytest
-from ray.exceptions import ActorUnavailableError
 
 from shoal.deadline import Deadline
-from shoal.errors import ChannelDecodeError, PeerLostError
 from shoal.loop import soon
 from support.channel_actor import held_up
+from support.items import Acts
 from support.processes import until
 
 pytestmark = pytest.mark.nightly
@@ -20,32 +19,17 @@ DEADLINE_S = 10
 SLOW_S = 0.6
 
 
+def slow():
+    """Rebuild an item slowly, like one that imports much."""
+    time.sleep(SLOW_S)
+    return "slow"
+
+
 @pytest.fixture
 def quick(channel, timing):
     """Let an actor look often whether it ends, and renew leases often."""
     timing("channel", tick_s=0.01)
     timing("queues", renew_s=0.02)
-
-
-class Slow:
-    """An item that takes long to rebuild, like one that imports much."""
-
-    def __reduce__(self):
-        return slow, ()
-
-
-def slow():
-    time.sleep(SLOW_S)
-    return "slow"
-
-
-class Exits:
-    def __reduce__(self):
-        return exits, ()
-
-
-def exits():
-    raise SystemExit("on purpose")
 
 
 def take(queues, key, want, how):
@@ -64,7 +48,7 @@ both_ways = pytest.mark.parametrize("how", ["sync", "async"])
 @pytest.mark.usefixtures("quick")
 def test_an_item_that_is_rebuilt_slowly_is_delivered_once(actors, channel, how):
     queues = actors.start().way("lane")
-    queues.put("k", Slow(), 0, None)
+    queues.put("k", Acts(slow), 0, None)
     assert take(queues, "k", channel.protocol.ONE, how) == "slow"
     until(lambda: actors.ask("end", False))
 
@@ -74,7 +58,7 @@ def test_an_item_that_is_rebuilt_slowly_is_delivered_once(actors, channel, how):
 def test_leases_hold_while_others_are_rebuilt(actors, channel, how):
     queues = actors.start().way("lane")
     for _ in range(2):
-        queues.put("k", Slow(), 0, None)
+        queues.put("k", Acts(slow), 0, None)
     leases = take(queues, "k", channel.protocol.Want("many", 2, lease=True), how)
     assert queues.qsize("k") == 0
     for lease in leases:
@@ -86,7 +70,7 @@ def test_leases_hold_while_others_are_rebuilt(actors, channel, how):
 def test_a_get_that_is_done_keeps_its_item_while_another_one_is_rebuilt(actors, channel):
     queues = actors.start().way("lane")
     queues.put("done", "a", 0, None)
-    queues.put("slow", Slow(), 0, None)
+    queues.put("slow", Acts(slow), 0, None)
     done = queues.start_take("done", channel.protocol.ONE, Deadline(DEADLINE_S)).result(DEADLINE_S)
     assert take(queues, "slow", channel.protocol.ONE, "async") == "slow"
     assert queues.qsize("done") == 0
@@ -97,7 +81,7 @@ def test_a_get_that_is_done_keeps_its_item_while_another_one_is_rebuilt(actors, 
 @pytest.mark.usefixtures("quick")
 def test_a_get_that_is_cancelled_while_its_item_is_rebuilt_gives_it_back(actors, channel):
     queues = actors.start().way("lane")
-    queues.put("k", Slow(), 0, None)
+    queues.put("k", Acts(slow), 0, None)
     future = queues.start_take("k", channel.protocol.ONE, Deadline(DEADLINE_S))
     until(lambda: actors.worker._lane is not None and actors.worker._lane[0].lent == 1)
     assert future.cancel()
@@ -115,27 +99,6 @@ def test_an_item_that_arrives_for_a_dropped_work_returns_to_its_queue(channel):
         del work
         future.set_result(channel.protocol.Taken("a", give_back=lambda: back.append("a")))
     until(lambda: back == ["a"])
-
-
-@both_ways
-def test_an_item_that_raises_system_exit_does_not_end_the_consumer(actors, channel, how):
-    queues = actors.start().way("lane")
-    queues.put("k", Exits(), 0, None)
-    queues.put("k", "next", 0, None)
-    with pytest.raises(ChannelDecodeError, match="SystemExit: on purpose"):
-        take(queues, "k", channel.protocol.ONE, how)
-    assert take(queues, "k", channel.protocol.ONE, how) == "next"
-    until(lambda: actors.ask("end", False))
-
-
-def test_a_call_without_waiting_is_told_that_the_actor_starts_again(actors, channel):
-    queues = actors.start().way("lane")
-    actors.handle.fails = lambda: ActorUnavailableError("it restarts", None)
-    with pytest.raises(PeerLostError, match="another process takes its place"):
-        queues.take("k", channel.protocol.ONE, None)
-    for kind in ("one", "many", "batch"):
-        with pytest.raises(TimeoutError, match=r"get.*: no message in .* within 0.1 s"):
-            queues.take("k", channel.protocol.Want(kind, 3), Deadline(0.1))
 
 
 # Functions that are chained to a get.

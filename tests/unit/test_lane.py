@@ -21,6 +21,7 @@ from shoal.errors import (
 from shoal.queues.protocol import ONE
 from support.certificates import Authority
 from support.channel_actor import DEADLINE_S, held_up
+from support.items import Acts
 from support.processes import until
 
 TLS_VARIABLES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
@@ -44,43 +45,45 @@ def far_queues(actors):
     return made
 
 
+@pytest.fixture
+def restart(actors):
+    """Start the next process of the actor, which these queues find when the former one has ended."""
+
+    def started(queues, **settings):
+        server, _ = actors.worker._lane
+        actors.start(**settings)
+        queues._calls._handle = actors.handle
+        server.stop()
+
+    return started
+
+
 def take(actors, key="k"):
     return [each.item for each in actors.way("shm").peek_all(key)]
 
 
 def test_puts_make_no_call_to_the_actor(actors, far_queues):
     queues = far_queues()
-    queues.put("k", 1, 0, Deadline(DEADLINE_S))
-    queues.put("k", 2, 0, None)
-    queues.put_many("other", [3, 4], [0, 0], Deadline(DEADLINE_S))
+    with actors.standing_still():
+        queues.put("k", 1, 0, Deadline(DEADLINE_S))
+        queues.put("k", 2, 0, None)
+        queues.put_many("other", [3, 4], [0, 0], Deadline(DEADLINE_S))
     assert actors.handle.called == []
     assert take(actors) == ["first", 1, 2]
     assert take(actors, "other") == [3, 4]
 
 
-def test_puts_go_on_while_the_interpreter_of_the_actor_stands_still(actors, far_queues):
-    queues = far_queues()
-    with actors.standing_still():
-        queues.put("k", 1, 0, Deadline(DEADLINE_S))
-        assert take(actors) == ["first", 1]
-
-
 def test_gets_make_no_call_to_the_actor(actors, channel, far_queues):
     queues, here = far_queues(), actors.way("shm")
     here.put_many("k", [1, 2, 3, 4], [1, 1, 1, 1], Deadline(DEADLINE_S))
-    assert queues.take("k", ONE, Deadline(DEADLINE_S)) == "first"
-    assert queues.take("k", ONE, None) == 1
     want = channel.protocol.Want
-    assert queues.take("k", want("many", 2), Deadline(DEADLINE_S)) == [2, 3]
     lingers = want("batch", 5, least=1, linger=0.01)
-    assert queues.take("k", lingers, Deadline(DEADLINE_S)) == [4]
-    assert actors.handle.called == []
-
-
-def test_gets_go_on_while_the_interpreter_of_the_actor_stands_still(actors, far_queues):
-    queues = far_queues()
     with actors.standing_still():
         assert queues.take("k", ONE, Deadline(DEADLINE_S)) == "first"
+        assert queues.take("k", ONE, None) == 1
+        assert queues.take("k", want("many", 2), Deadline(DEADLINE_S)) == [2, 3]
+        assert queues.take("k", lingers, Deadline(DEADLINE_S)) == [4]
+    assert actors.handle.called == []
 
 
 def test_a_get_that_has_no_answer_about_the_lane_ends_with_its_time(actors):
@@ -102,24 +105,29 @@ def test_a_put_that_has_no_answer_about_the_lane_puts_nothing(actors):
     assert take(actors) == []
 
 
-def test_a_get_that_waits_goes_on_at_the_next_process_of_the_actor(actors, far_queues):
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_get_that_waits_goes_on_at_the_next_process_of_the_actor(
+    actors, far_queues, restart, how
+):
     queues, got = far_queues(), []
     assert queues.take("k", ONE, Deadline(DEADLINE_S)) == "first"
-    thread = threading.Thread(
-        target=lambda: got.append(queues.take("k", ONE, Deadline(DEADLINE_S)))
-    )
+
+    def get():
+        if how == "sync":
+            got.append(queues.take("k", ONE, Deadline(DEADLINE_S)))
+        else:
+            got.append(queues.start_take("k", ONE, Deadline(DEADLINE_S)).result(DEADLINE_S).value)
+
+    thread = threading.Thread(target=get)
     thread.start()
     until(lambda: queues.counts("k").waiting_consumers, DEADLINE_S)
-    server, _ = actors.worker._lane
-    actors.start()
-    queues._calls._handle = actors.handle
-    server.stop()
+    restart(queues)
     actors.way("shm").put("k", 1, 0, Deadline(DEADLINE_S))
     thread.join(DEADLINE_S)
     assert got == [1]
 
 
-def test_a_get_ends_when_its_only_producer_dies(actors, far_queues):
+def test_a_get_ends_when_its_only_producer_dies(actors, far_queues, restart):
     queues, errors = far_queues(), []
 
     def get():
@@ -130,10 +138,7 @@ def test_a_get_ends_when_its_only_producer_dies(actors, far_queues):
     thread = threading.Thread(target=get)
     thread.start()
     until(lambda: queues.counts("other").waiting_consumers, DEADLINE_S)
-    server, _ = actors.worker._lane
-    actors.start()
-    queues._calls._handle = actors.handle
-    server.stop()
+    restart(queues)
     thread.join(DEADLINE_S)
     assert errors
 
@@ -163,13 +168,10 @@ def test_leases_make_no_call_to_the_actor_and_are_renewed(actors, channel, far_q
     until(lambda: not queues._lane._server.held._renews, DEADLINE_S)
 
 
-def test_the_lease_of_an_actor_that_starts_again_may_have_ended_or_not(actors, far_queues):
+def test_the_lease_of_an_actor_that_starts_again_may_have_ended_or_not(actors, far_queues, restart):
     queues = far_queues()
     lease = queues.take("k", LEASED, Deadline(DEADLINE_S))
-    server, _ = actors.worker._lane
-    actors.start()
-    queues._calls._handle = actors.handle
-    server.stop()
+    restart(queues)
     with pytest.raises(PeerLostError, match="another process takes its place"):
         lease.ack()
     assert queues.take("k", LEASED, Deadline(DEADLINE_S)).redelivered
@@ -184,26 +186,6 @@ def test_asynchronous_puts_make_no_call_to_the_actor(actors, far_queues):
     assert got == ["first", *range(20)]
     assert [put.result(DEADLINE_S) for put in puts] == [None] * 20
     assert actors.handle.called == []
-
-
-def test_an_asynchronous_put_that_is_cancelled_in_its_wait_puts_nothing(actors, far_queues):
-    queues = far_queues(maxsize=1)
-    put = queues.start_put("k", 1, 0, Deadline(DEADLINE_S))
-    until(lambda: queues.counts("k").waiting_producers, DEADLINE_S)
-    put.cancel()
-    until(put.cancelled, DEADLINE_S)
-    assert actors.way("shm").take("k", ONE, None) == "first"
-    queues.put("k", 2, 0, Deadline(DEADLINE_S))
-    assert take(actors) == [2]
-
-
-def test_an_asynchronous_put_that_was_not_sent_is_cancelled_at_once(actors, far_queues):
-    queues = far_queues()
-    with held_up():
-        first, second = (queues.start_put("k", n, 0, Deadline(DEADLINE_S)) for n in (1, 2))
-        assert first.cancel()
-    second.result(DEADLINE_S)
-    assert take(actors) == ["first", 2]
 
 
 class EndsInTheMiddle:
@@ -244,12 +226,11 @@ def test_of_asynchronous_puts_that_go_together_one_without_room_is_cancelled(act
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_asynchronous_puts_wait_for_the_next_process_of_the_actor(actors, far_queues, number):
+def test_asynchronous_puts_wait_for_the_next_process_of_the_actor(
+    actors, far_queues, restart, number
+):
     queues = far_queues()
-    server, _ = actors.worker._lane
-    server.stop()
-    actors.start()
-    queues._calls._handle = actors.handle
+    restart(queues)
     restarts = [ActorUnavailableError("it restarts", None)] * 3
     actors.handle.fails = lambda: restarts.pop() if restarts else None
     with held_up():
@@ -319,59 +300,33 @@ def test_an_event_loop_does_not_wait_for_the_acknowledgement_of_an_item(actors, 
     assert lent(actors) == 0
 
 
-def test_an_asynchronous_get_goes_on_at_the_next_process_of_the_actor(actors, far_queues):
-    queues = far_queues()
-    assert queues.take("k", ONE, None) == "first"
-    get = queues.start_take("k", ONE, Deadline(DEADLINE_S))
-    until(lambda: queues.counts("k").waiting_consumers, DEADLINE_S)
-    server, _ = actors.worker._lane
-    actors.start()
-    queues._calls._handle = actors.handle
-    server.stop()
-    actors.way("shm").put("k", 1, 0, Deadline(DEADLINE_S))
-    assert get.result(DEADLINE_S).value == 1
-
-
-class Slow:
-    """An item whose rebuilding waits for an event."""
-
+def test_a_closed_channel_stays_until_its_last_item_has_arrived(actors, far_queues):
     begun, goes_on = threading.Event(), threading.Event()
 
-    def __reduce__(self):
-        return slow, ()
+    def slow():
+        begun.set()
+        assert goes_on.wait(DEADLINE_S)
+        return "slow"
 
-
-def slow():
-    Slow.begun.set()
-    assert Slow.goes_on.wait(DEADLINE_S)
-    return "slow"
-
-
-def test_a_closed_channel_stays_until_its_last_item_has_arrived(actors, far_queues):
-    Slow.begun.clear()
-    Slow.goes_on.clear()
     queues, got = far_queues(), []
     assert queues.take("k", ONE, None) == "first"
-    queues.put("k", Slow(), 0, Deadline(DEADLINE_S))
+    queues.put("k", Acts(slow), 0, Deadline(DEADLINE_S))
     thread = threading.Thread(
         target=lambda: got.append(queues.take("k", ONE, Deadline(DEADLINE_S)))
     )
     thread.start()
-    assert Slow.begun.wait(DEADLINE_S)
+    assert begun.wait(DEADLINE_S)
     assert actors.ask("end", False) is False
     assert actors.call("shoal_channel_settings")["ending"]
-    Slow.goes_on.set()
+    goes_on.set()
     thread.join(DEADLINE_S)
     assert got == ["slow"]
     until(lambda: actors.ask("end", False), DEADLINE_S)
 
 
-def test_the_next_process_of_the_actor_is_found(actors, far_queues):
+def test_the_next_process_of_the_actor_is_found(actors, far_queues, restart):
     queues = far_queues()
-    server, _ = actors.worker._lane
-    server.stop()  # its process has ended
-    actors.start()
-    queues._calls._handle = actors.handle
+    restart(queues)
     queues.put("k", 1, 0, Deadline(DEADLINE_S))
     assert take(actors) == ["first", 1]
 
@@ -409,12 +364,9 @@ def test_a_put_that_waits_for_an_actor_whose_server_has_ended_may_be_done_or_not
     assert re.match(text, str(error))
 
 
-def test_a_put_that_waits_for_an_actor_that_starts_again_may_be_done_or_not(actors, waiting):
+def test_a_put_that_waits_for_an_actor_that_starts_again_may_be_done_or_not(waiting, restart):
     queues, thread, errors = waiting()
-    server, _ = actors.worker._lane
-    actors.start(maxsize=1)
-    queues._calls._handle = actors.handle
-    server.stop()
+    restart(queues, maxsize=1)
     thread.join(DEADLINE_S)
     (error,) = errors
     assert isinstance(error, PeerLostError)

@@ -26,6 +26,7 @@ from shoal.errors import (
 from shoal.shm.keys import canonical
 from support.certificates import Authority
 from support.channel_actor import DEADLINE_S
+from support.items import Ends, Unloadable
 from support.processes import in_a_child, until
 
 KEY = bytes(range(32))
@@ -282,33 +283,15 @@ def test_a_get_that_finds_nothing_fails_as_one_here_does(queue, client):
     assert texts[10] == texts[11]
 
 
-class Spoilt:
-    def __reduce__(self):
-        return spoilt, ()
-
-
-def spoilt():
-    raise ValueError("on purpose")
-
-
-class Interrupts:
-    def __reduce__(self):
-        return interrupts, ()
-
-
-def interrupts():
-    raise KeyboardInterrupt
-
-
 def test_the_error_about_an_item_that_cannot_be_rebuilt_has_the_items_with_it(queue, client):
     there = far(client)
-    queue.put_many([1, Spoilt(), 2, Spoilt()])
+    queue.put_many([1, Unloadable(), 2, Unloadable()])
     text = r"queue 'q': a message from process .* rebuilt"
     with pytest.raises(ChannelDecodeError, match=text) as failed:
         there.get_many(4)
     assert list(failed.value.items) == [1, 2]
     assert len(failed.value.__notes__) == 1
-    queue.put(Spoilt())
+    queue.put(Unloadable())
     with pytest.raises(ChannelDecodeError):
         there.get_nowait()
     with pytest.raises(ChannelEmpty):
@@ -317,7 +300,7 @@ def test_the_error_about_an_item_that_cannot_be_rebuilt_has_the_items_with_it(qu
 
 
 def test_an_interrupt_in_the_middle_of_an_item_leaves_all_in_the_queue(queue, client):
-    queue.put_many([1, Interrupts()])
+    queue.put_many([1, Ends(KeyboardInterrupt)])
     with pytest.raises(KeyboardInterrupt):
         far(client).get_many(2)
     until(lambda: queue.qsize() == 2, DEADLINE_S)
@@ -350,7 +333,7 @@ def test_leased_items_are_acknowledged_or_go_back_one_by_one(queue, server, clie
 
 
 def test_a_leased_item_that_cannot_be_rebuilt_is_not_delivered_again(queue, server, client):
-    queue.put_many([Spoilt(), 1])
+    queue.put_many([Unloadable(), 1])
     there = far(client)
     with pytest.raises(ChannelDecodeError) as failed:
         there.get_many(2, lease=True)
