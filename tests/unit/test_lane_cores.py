@@ -1,6 +1,7 @@
 """Lanes between processes that chose different cores; and what the pure core does after cuts and kills."""
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -22,6 +23,9 @@ Q = canonical(b"q")
 
 between_cores = pytest.mark.parametrize(
     ("there", "here"), [("rust", "pure"), ("pure", "rust")], indirect=True
+)
+all_cores = pytest.mark.parametrize(
+    ("there", "here"), list(itertools.product(("rust", "pure"), repeat=2)), indirect=True
 )
 # The Rust core has tests of its own for both ends.
 with_the_pure_core = pytest.mark.parametrize(
@@ -165,33 +169,32 @@ def test_encrypted_connections_pass_between_the_cores(there, here, session, tmp_
     server.stop()
 
 
-@between_cores
-def test_one_side_without_encryption_is_named(there, here, session, server, tmp_path):
-    tls = Authority(tmp_path).files("127.0.0.1")
-    plain = here.LaneQueue(here.LaneClient(*server.address, KEY, tls), Q)
-    with pytest.raises(ConnectionRefusedError, match="does not encrypt, and this side does"):
-        plain.put(1)
-    encrypted = there.LaneServer(session, "127.0.0.1", KEY, tls)
-    queue = here.LaneQueue(here.LaneClient(*encrypted.address, KEY), Q)
-    with pytest.raises(ConnectionRefusedError, match="the peer encrypts, and this side does not"):
-        queue.put(1)
-    encrypted.stop()
-    assert there.ShmQueue(session, Q).empty()
-
-
-@between_cores
-def test_a_certificate_of_another_ca_is_refused(there, here, session, tmp_path):
+@all_cores
+def test_one_side_without_encryption_or_a_certificate_of_another_ca_is_refused(
+    there, here, session, server, tmp_path
+):
     own = Authority(tmp_path).files("127.0.0.1")
     others = Authority(tmp_path, "others").files("127.0.0.1")
-    server = there.LaneServer(session, "127.0.0.1", KEY, own)
-    for tls, text in (
-        (others, "the CA of this side did not sign the certificate of the peer"),
-        ((*others[:2], own[2]), "the peer refused the certificate of this side"),
+    encrypted = there.LaneServer(session, "127.0.0.1", KEY, own)
+    for (_, port), tls, text in (
+        (
+            server.address,
+            own,
+            "the peer does not encrypt, and this side does: expected TLS on both",
+        ),
+        (
+            encrypted.address,
+            None,
+            "the peer encrypts, and this side does not: expected TLS on both",
+        ),
+        (encrypted.address, others, "the CA of this side did not sign the certificate of the peer"),
+        (encrypted.address, (*others[:2], own[2]), "the peer refused the certificate of this side"),
     ):
-        queue = here.LaneQueue(here.LaneClient(*server.address, KEY, tls), Q)
-        with pytest.raises(ConnectionRefusedError, match=text):
+        queue = here.LaneQueue(here.LaneClient("127.0.0.1", port, KEY, tls), Q)
+        with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{port}: {text}"):
             queue.put(1)
-    server.stop()
+    encrypted.stop()
+    assert there.ShmQueue(session, Q).empty()
 
 
 @with_the_pure_core

@@ -373,23 +373,38 @@ def test_a_get_that_waits_ends_by_what_is_called_meanwhile(queue, client):
     assert queue.get_nowait() == 1
 
 
-def test_a_server_that_stops_ends_the_gets_that_wait(queue, server, client):
-    errors = []
+@pytest.mark.parametrize(
+    ("operation", "waits", "text"),
+    [
+        ("put", "producers_waiting", "it is not known whether the message is in the channel"),
+        ("get", "consumers_waiting", "the connection was cut, and not made again within"),
+    ],
+)
+def test_a_server_that_stops_ends_the_calls_that_wait(
+    session, shm, server, client, operation, waits, text
+):
+    here, there, errors = shm.Queue(session, b"q", 1), far(client, maxsize=1), []
+    if operation == "put":
+        there.put(1)
 
     def wait():
         try:
-            far(client).get()
+            there.put(2) if operation == "put" else there.get()
         except ConnectionResetError as error:
             errors.append(error)
 
     thread = threading.Thread(target=wait)
     thread.start()
-    until(lambda: queue.stats()["consumers_waiting"], DEADLINE_S)
+    until(lambda: here.stats()[waits], DEADLINE_S)
+    server.stop()
     server.stop()
     thread.join(DEADLINE_S)
-    assert "the connection was cut, and not made again within" in str(errors[0])
-    queue.put(1)
-    assert queue.get_nowait() == 1
+    assert text in str(errors[0])
+    assert server.connections == 0
+    if operation == "get":
+        here.put(1)
+    assert here.get_nowait() == 1
+    assert here.empty()
 
 
 def test_a_server_ends_with_its_object(session):
@@ -413,37 +428,6 @@ def test_strangers_put_and_take_nothing(queue, server):
 @pytest.fixture
 def authority(tmp_path):
     return Authority(tmp_path)
-
-
-@pytest.fixture
-def encrypted(session, authority):
-    server = _backend.LaneServer(session, "127.0.0.1", KEY, authority.files("127.0.0.1"))
-    yield server
-    server.stop()
-
-
-def test_an_encrypted_connection_is_refused_without_a_certificate_of_its_ca(
-    queue, encrypted, authority, server, tmp_path
-):
-    own = authority.files("127.0.0.1")
-    others = Authority(tmp_path, "others").files("127.0.0.1")
-    for address, tls, text in [
-        (
-            encrypted.address,
-            None,
-            "the peer encrypts, and this side does not: expected TLS on both",
-        ),
-        (encrypted.address, others, "the CA of this side did not sign the certificate of the peer"),
-        (encrypted.address, (*others[:2], own[2]), "the peer refused the certificate of this side"),
-        (
-            server.address,
-            own,
-            "the peer does not encrypt, and this side does: expected TLS on both",
-        ),
-    ]:
-        with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{address[1]}: {text}"):
-            far(_backend.LaneClient(*address, KEY, tls)).put(1)
-    assert queue.peek() == []
 
 
 def test_a_server_whose_certificate_names_another_address_is_refused(session, queue, authority):
@@ -479,29 +463,6 @@ def test_a_port_without_a_server_is_an_error_before_anything_is_sent(session):
     queue = far(_backend.LaneClient("127.0.0.1", port, KEY))
     with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{port} could not be reached"):
         queue.put(1)
-
-
-def test_a_server_that_stops_ends_the_puts_that_wait(session, shm, server, client):
-    here = shm.Queue(session, b"q", 1)
-    put = far(client, maxsize=1)
-    put.put(1)
-    errors = []
-
-    def wait():
-        try:
-            put.put(2)
-        except ConnectionResetError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    until(lambda: here.stats()["producers_waiting"], DEADLINE_S)
-    server.stop()
-    server.stop()
-    thread.join(DEADLINE_S)
-    assert "it is not known whether the message is in the channel" in str(errors[0])
-    assert server.connections == 0
-    assert [item for _, item in here.peek()] == [1]
 
 
 @pytest.mark.parametrize(
