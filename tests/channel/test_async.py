@@ -16,8 +16,6 @@ from support.processes import DEADLINE_S, until
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 pytestmark = everywhere
 
-ROUNDS = 40
-
 
 def test_gets_are_served_in_the_order_in_which_they_were_started(channel, key):
     one = channel()
@@ -47,21 +45,6 @@ def test_puts_arrive_in_the_order_of_the_calls_whichever_kind_they_are(channel, 
     consuming.join(DEADLINE_S)
     assert got == list(range(60))
     assert all(work.done() for work in works)
-
-
-def test_works_are_awaited_in_two_loops(channel, key):
-    one = channel()
-
-    async def take(count):
-        return [await one.get(key, async_op=True, timeout=DEADLINE_S) for _ in range(count)]
-
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        loops = [pool.submit(asyncio.run, take(15)) for _ in range(2)]
-        for n in range(30):
-            one.put(n, key=key)
-        first, second = (loop.result(DEADLINE_S) for loop in loops)
-    assert sorted(first + second) == list(range(30))
-    assert (first, second) == (sorted(first), sorted(second))
 
 
 def test_one_work_is_awaited_by_two_loops(channel, key):
@@ -97,32 +80,6 @@ def test_a_get_that_is_cancelled_while_it_waits_takes_nothing(channel, key):
     assert second.wait(timeout=DEADLINE_S) == "a"
     with pytest.raises(concurrent.futures.CancelledError):
         first.wait(timeout=DEADLINE_S)
-
-
-def test_a_get_whose_item_arrives_with_the_cancellation_loses_nothing(channel, key):
-    one = channel()
-    choice = random.Random(2)
-
-    async def once(n):
-        waiting = asyncio.ensure_future(one.get(key, async_op=True).async_wait())
-        await asyncio.sleep(0)
-        putting = threading.Thread(target=one.put, args=(n, 0, key))
-        putting.start()
-        await asyncio.sleep(choice.uniform(0, 0.004))
-        waiting.cancel()
-        try:
-            got = [await waiting]
-        except asyncio.CancelledError:
-            got = []
-        await asyncio.to_thread(putting.join)
-        return got
-
-    for n in range(ROUNDS):
-        got = asyncio.run(once(n))
-        if not got:
-            got = [one.get(key, timeout=DEADLINE_S)]
-        assert got == [n]
-    assert one.empty(key)
 
 
 def test_each_item_is_delivered_once_after_cancelled_gets(channel, key):
@@ -207,16 +164,6 @@ def test_a_put_that_is_cancelled_is_not_in_the_channel(channel, key):
     assert one.empty(key)
 
 
-def test_an_item_of_a_dropped_work_returns_to_its_key(channel, key):
-    one = channel()
-    one.put("a", key=key)
-    work = one.get(key, async_op=True)
-    until(work.done)
-    del work
-    gc.collect()
-    assert one.get(key, timeout=DEADLINE_S) == "a"
-
-
 def test_an_item_of_a_dropped_work_returns_to_a_closed_channel(channel, key):
     one = channel(private=True)
     one.put("a", key=key)
@@ -264,19 +211,3 @@ def test_a_sync_get_waits_behind_the_async_ones_of_its_process(channel, key):
     assert one.get(key, timeout=DEADLINE_S) == "second"
     assert pending.wait(timeout=DEADLINE_S) == "first"
     timer.join()
-
-
-def test_a_producer_and_a_consumer_in_one_loop(channel, key):
-    one = channel(maxsize=2)
-
-    async def produce():
-        for n in range(50):
-            await one.put(n, key=key, async_op=True)
-
-    async def consume():
-        return [await one.get(key, async_op=True) for _ in range(50)]
-
-    async def both():
-        return (await asyncio.wait_for(asyncio.gather(produce(), consume()), DEADLINE_S))[1]
-
-    assert asyncio.run(both()) == list(range(50))

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from shoal.errors import ChannelExistsError, ChannelFull, ShoalTimeoutError, ShoalValueError
+from shoal.errors import ChannelExistsError, ChannelFull, ShoalValueError
 from support.processes import DEADLINE_S, until
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
@@ -56,20 +56,6 @@ def test_many_puts_without_waiting_fill_a_key_exactly(channel, key):
     assert len(accepted) == one.qsize(key) == 3
     assert len(refused) == 17
     assert sorted(one.drain(key)) == sorted(accepted)
-
-
-@everywhere
-def test_a_put_waits_until_there_is_room(channel, key):
-    one = channel(maxsize=3)
-    for n in range(3):
-        one.put(n, key=key)
-    putting = threading.Thread(target=one.put, args=(3, 0, key))
-    putting.start()
-    with pytest.raises(ShoalTimeoutError, match="no room"):
-        one.put("late", key=key, timeout=0.1)
-    assert one.get(key) == 0
-    putting.join(DEADLINE_S)
-    assert one.drain(key) == [1, 2, 3]
 
 
 @everywhere
