@@ -14,13 +14,6 @@ def block(value=1):
     return np.full(MB, value, np.uint8)
 
 
-def test_put_many_without_memory_says_how_many_are_in_the_channel(channel, key):
-    one = channel(max_bytes=BOUND, memory_policy="error")
-    with pytest.raises(ChannelMemoryError) as caught:
-        one.put_many([block() for _ in range(16)], key=key, timeout=DEADLINE_S)
-    assert caught.value.done == one.qsize(key) > 0
-
-
 def test_spilling_goes_on_on_disk_in_order(channel, key):
     one = channel(max_bytes=BOUND, memory_policy="spill")
     for n in range(12):
@@ -37,9 +30,10 @@ def test_items_dropped_by_the_policy_free_their_memory(channel, key):
     assert [int(item[0]) for item in one.drain(key)] == [10, 11]
 
 
-def test_nothing_is_dropped_for_memory(channel, key):
+@pytest.mark.parametrize("policy", ["block", "drop_oldest"])
+def test_puts_without_memory_fail_and_drop_nothing(channel, key, policy):
     """Where memory is used up, the memory policy applies, not `drop_oldest`."""
-    one = channel(max_bytes=BOUND, policy="drop_oldest", memory_policy="error")
+    one = channel(max_bytes=BOUND, policy=policy, memory_policy="error")
     with pytest.raises(ChannelMemoryError) as caught:
         one.put_many([block() for _ in range(16)], key=key, timeout=DEADLINE_S)
     assert caught.value.done == one.qsize(key) > 0
