@@ -36,23 +36,6 @@ async def cancelled(task):
     await asyncio.wait([task])
 
 
-def test_gets_wait_for_puts_and_puts_for_gets(session):
-    async def scenario():
-        queue = session.queue("k", maxsize=2)
-
-        async def produce():
-            for i in range(100):
-                await queue.aput(i)
-
-        producer = asyncio.create_task(produce())
-        got = [await queue.aget() for _ in range(100)]
-        await producer
-        return got
-
-    assert run(scenario()) == list(range(100))
-    assert session.stats()["descriptors_in_use"] == 0
-
-
 def test_another_process_wakes_the_loop(session, start, line):
     program = (
         "import sys\nfrom shoal import shm\n"

@@ -62,13 +62,6 @@ def test_a_put_that_waits_for_memory_says_so_and_one_that_gives_up_does_not(shm,
         other.get()
 
 
-def test_nothing_is_said_in_a_session_that_is_closed(session):
-    queue = session.queue("a")
-    session.close()
-    with pytest.raises(ChannelClosed, match=r"^tell_no_room: the session is closed in this proc"):
-        queue.tell_no_room()
-
-
 @pytest.mark.parametrize("weight", [0, 1])
 def test_one_message_is_enough_for_least_0(session, weight):
     queue = session.queue("a")

@@ -1,6 +1,5 @@
 """Many and long shared-memory queues: their cost and their correctness."""
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -27,25 +26,6 @@ def test_a_thousand_queues_with_a_long_backlog_take_little_memory(session):
         queue.put(number)
     assert memory(session) - before < 8 * 2**20
     assert [queue.get(timeout=0) for queue in queues] == list(range(1000))
-
-
-def test_a_queue_is_a_queue_while_it_grows(session):
-    queue = session.queue("a")
-    count = 6000
-    taken = []
-
-    def takes():
-        while len(taken) < count:
-            taken.extend(queue.get_many(100, timeout=DEADLINE_S))
-
-    taker = threading.Thread(target=takes)
-    for number in range(count // 2):
-        queue.put(number, timeout=DEADLINE_S)
-    assert queue.qsize() == count // 2
-    taker.start()
-    queue.put_many(range(count // 2, count), timeout=DEADLINE_S)
-    taker.join(DEADLINE_S)
-    assert taken == list(range(count))
 
 
 def test_other_processes_see_what_grew(session, start, line):

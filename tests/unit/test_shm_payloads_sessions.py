@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.pickling import dumps, loads
 from shoal.process import own_process
 from shoal.shm.shared_files import PayloadWriter, open_payload
 
@@ -29,17 +28,6 @@ session.queue("refs").put(refs)
 print(session.token, flush=True)
 threading.Event().wait()
 """
-
-
-def test_a_reference_travels_through_a_queue(session):
-    writer = PayloadWriter(session.token)
-    queue = session.queue("refs")
-    value = {"weights": np.arange(50_000.0), "step": 1}
-    queue.put(writer.write(*dumps(value), [own_process()])[0])
-    ref = queue.get()
-    received = loads(*open_payload(ref))
-    received["weights"] += 1
-    assert received["weights"][0] == 1.0
 
 
 def test_the_last_process_of_a_session_removes_its_payloads(shm, place):

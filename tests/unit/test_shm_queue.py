@@ -20,6 +20,7 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
+from shoal.shm.refusals import Refusal
 from support.items import Ends, Unloadable
 
 SHORT_S = 0.05
@@ -72,6 +73,10 @@ def test_a_full_queue(queue):
     with pytest.raises(ChannelFull) as full:
         queue.put_nowait(4)
     assert str(full.value) == "put_nowait: " + text.format("")
+    with pytest.raises(ShoalTimeoutError) as many:
+        queue.put_many([4, 5], timeout=0)
+    assert many.value.done == 0
+    assert {error.value.refusal for error in (late, full, many)} == {("messages", 4, 4, 0)}
     assert queue.get_many(10) == [0, 1, 2, 3]
 
 
@@ -160,20 +165,25 @@ def test_closing_ends_waiting_calls(session, ending):
     assert isinstance(finished(other, put), ChannelClosed)
 
 
+OF_A_QUEUE = [
+    ("put", 1), ("put_nowait", 1), ("put_many", [1]), ("reserve", 1, "u1"), ("reserve", 100_000, "u1"),
+    ("get",), ("get_nowait",), ("get_many", 1), ("get_batch", 1), ("peek",), ("displace",), ("stats",),
+    ("qsize",), ("empty",), ("full",), ("closed",), ("close",), ("tell_no_room",), ("fileno",),
+    ("clear_bell",), ("arm", "get"),
+]  # fmt: skip
+OF_A_SESSION = [("queue", "x"), ("stats",), ("sweep",), ("sealed",), ("close_queues",), ("remove",),
+                ("spare", 1)]  # fmt: skip
+
+
 def test_the_operations_of_a_closed_session(session, queue):
     session.close()
     session.close()
     assert session.closed
-    for op, call in {
-        "put": lambda: queue.put(1),
-        "get": queue.get,
-        "qsize": queue.qsize,
-        "stats": session.stats,
-        "queue": lambda: session.queue("x"),
-    }.items():
-        with pytest.raises(ChannelClosed) as closed:
-            call()
-        assert str(closed.value) == f"{op}: the session is closed in this process"
+    for owner, calls in ((queue, OF_A_QUEUE), (session, OF_A_SESSION)):
+        for name, *arguments in calls:
+            with pytest.raises(ChannelClosed) as closed:
+                getattr(owner, name)(*arguments)
+            assert str(closed.value) == f"{name}: the session is closed in this process"
     assert repr(session).endswith(", closed>")
 
 
@@ -216,8 +226,11 @@ def test_the_bytes_of_a_queue_are_bounded(session):
     queue = session.queue("bytes", max_bytes=3000)
     queue.put(b"x" * 2000)
     text = r"^put_nowait: no room in queue 'bytes': it holds \d+ bytes of max_bytes=3000, and this message has \d+$"
-    with pytest.raises(ChannelFull, match=text):
+    with pytest.raises(ChannelFull, match=text) as full:
         queue.put_nowait(b"y" * 2000)
+    kind, held, bound, length = full.value.refusal
+    assert (kind, bound, min(held, length) >= 2000) == ("bytes", 3000, True)
+    assert str(full.value).endswith(f": {Refusal.of(full.value).why()}")
     with pytest.raises(ChannelFull):
         queue.put_nowait(b"z" * 4000)
     assert queue.get() == b"x" * 2000
@@ -390,13 +403,3 @@ def test_the_largest_weight(queue):
     queue.put("heavy", weight=2**63 - 1)
     queue.put("light", weight=1)
     assert queue.get_batch(2**63 - 1) == ["heavy"]
-
-
-def test_the_backlog_bounds_a_queue_without_maxsize(shm, place):
-    with shm.Session.create(dir=place, backlog=64) as session:
-        queue = session.queue("k")
-        queue.put_many(range(64))
-        with pytest.raises(
-            ChannelFull, match=r"it holds 64 messages, as many as the session's backlog allows$"
-        ):
-            queue.put_nowait(64)

@@ -60,14 +60,3 @@ def test_a_sealed_session_is_sealed_in_all_processes(session, start, line):
     assert line(other) == "True True"
     assert session.sealed
     assert queue.closed
-
-
-def test_a_session_that_this_process_left_says_so(shm, place):
-    session = shm.Session.create(dir=place)
-    session.close()
-    with pytest.raises(ChannelClosed) as error:
-        session.close_queues()
-    assert str(error.value) == "close_queues: the session is closed in this process"
-    with pytest.raises(ChannelClosed) as error:
-        _ = session.sealed
-    assert str(error.value) == "sealed: the session is closed in this process"

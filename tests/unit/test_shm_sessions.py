@@ -126,27 +126,6 @@ def test_a_closed_session_leaves_received_arrays_alone(shm, place):
         queue.qsize()
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda queue: queue.closed,
-        lambda queue: queue.clear_bell(),
-        lambda queue: queue.close(),
-        lambda queue: queue.fileno(),
-        lambda queue: queue.reserve(1, "u1"),
-        lambda queue: queue.reserve(100_000, "u1"),
-        lambda queue: queue.put_nowait(1),
-        lambda queue: queue.get_nowait(),
-    ],
-)
-def test_objects_of_a_closed_session_are_refused(shm, place, call):
-    session = shm.Session.create(dir=place)
-    queue = session.queue("k")
-    session.close()
-    with pytest.raises(ChannelClosed, match="session"):
-        call(queue)
-
-
 def test_the_module_needs_the_standard_library_only(backend):
     program = (
         "import sys\nbefore = set(sys.modules)\nfrom shoal import shm\n"

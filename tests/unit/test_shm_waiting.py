@@ -74,17 +74,6 @@ def refusal_of(error_class, call, *arguments):
 # Refusals.
 
 
-def test_a_full_queue_says_how_many_messages_it_holds(session, full):
-    error = refusal_of(ChannelFull, full.put_nowait, 1)
-    assert error.refusal == ("messages", 1, 1, 0)
-    assert str(error) == f"put_nowait: no room in queue 'full': {Refusal.of(error).why()}"
-    late = refusal_of(ShoalTimeoutError, full.put, 1, 0, 0.01)
-    assert late.refusal == ("messages", 1, 1, 0)
-    assert str(late) == timeout_text("put", "queue 'full'", 0.01, Refusal.of(late))
-    many = refusal_of(ShoalTimeoutError, full.put_many, [1, 2], None, 0)
-    assert (many.refusal, many.done) == (("messages", 1, 1, 0), 0)
-
-
 def test_a_queue_without_bound_names_the_backlog(shm, place):
     with shm.Session.create(dir=place, max_bytes=8 * MIB, backlog=2) as session:
         queue = session.queue("q")
@@ -95,19 +84,6 @@ def test_a_queue_without_bound_names_the_backlog(shm, place):
         why = f"it holds {held} messages, as many as the session's backlog allows"
         assert Refusal.of(late.value).why() == why
         assert str(late.value).endswith(why)
-
-
-def test_a_bound_in_bytes_names_the_bytes(session):
-    queue = session.queue("bytes", max_bytes=1000)
-    queue.put(b"x" * 600)
-    error = refusal_of(ChannelFull, queue.put_nowait, b"x" * 600)
-    kind, held, bound, length = error.refusal
-    assert (kind, bound) == ("bytes", 1000)
-    assert held >= 600
-    assert length >= 600
-    assert str(error).endswith(f": {Refusal.of(error).why()}")
-    too_large = refusal_of(ShoalTimeoutError, queue.put, b"x" * 1600, 0, 0.01)
-    assert too_large.refusal[:3] == ("bytes", held, 1000)
 
 
 @pytest.mark.parametrize("policy", ["block", "error"])
@@ -335,16 +311,3 @@ def test_every_producer_that_waits_for_room_gets_it(session):
     for producer in producers:
         producer.join()
     assert queue.empty()
-
-
-def test_a_full_queue_that_is_closed_refuses_for_good(session, full):
-    message = Counted()
-    timer = later(full.close)
-    with pytest.raises(ChannelClosed):
-        full.put(message)
-    timer.join()
-    with pytest.raises(ChannelClosed):
-        full.put_nowait(message)
-    session.close()
-    with pytest.raises(ChannelClosed, match=r"^put_nowait: the session is closed in this process$"):
-        full.put_nowait(message)
