@@ -69,6 +69,29 @@ def held_tables(session):
         yield f"process {process.pid} holds"
 
 
+def let_die(session, *lines):
+    """Let a process run lines, in which `die` kills it and `dying(f)` kills it after a call of f."""
+    program = (
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from shoal._pure.shm import ShmQueue, ShmSession\n"
+        "die = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "dying = lambda call: lambda *args, **options: (call(*args, **options), die())\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program + "\n".join(lines), session.token],
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    assert ended.returncode == -signal.SIGKILL
+
+
+TAKES = "lease = ShmQueue(ShmSession(sys.argv[1]), b'k').get(timeout=20, lease=True)"
+
+
+def bells(session):
+    return len(list(Path(session.token).glob("b*")))
+
+
 def test_signals_at_random_moments_lose_nothing(own, queue):
     """Without leases: each number comes once, although the reader is interrupted very often."""
     program = (
@@ -275,20 +298,9 @@ def test_small_journals(own, queue):
 
 
 def test_a_death_between_a_message_and_its_file_leaves_no_file(own, queue):
-    program = (
-        "import os, signal, sys\nfrom pathlib import Path\n"
-        "from shoal._pure.shm import ShmQueue, ShmSession\n"
-        "queue = ShmQueue(ShmSession(sys.argv[1]), b'k', name='k')\n"
-        "lease = queue.get(timeout=20, lease=True)\n"
-        "Path.unlink = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "lease.ack()\n"
-    )
     queue.put(LARGE)
     queue.put(LARGE + 1)
-    ended = subprocess.run(
-        [sys.executable, "-c", program, own.token], check=False, timeout=DEADLINE_S
-    )
-    assert ended.returncode == -signal.SIGKILL
+    let_die(own, TAKES, "Path.unlink = lambda *_, **__: die()", "lease.ack()")
     held = queue.get()
     queue.put(LARGE)
     own.sweep()
@@ -297,27 +309,13 @@ def test_a_death_between_a_message_and_its_file_leaves_no_file(own, queue):
 
 
 def test_a_process_killed_while_it_cleans_up_leaves_no_immortal_participant(own, queue):
-    holder = (
-        "import os, signal, sys\nfrom shoal._pure.shm import ShmQueue, ShmSession\n"
-        "queue = ShmQueue(ShmSession(sys.argv[1]), b'k')\n"
-        "lease = queue.get(timeout=20, lease=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    cleaner = (
-        "import os, signal, sys\nfrom pathlib import Path\n"
-        "from shoal._pure.shm import ShmSession\nsession, real = ShmSession(sys.argv[1]), Path.unlink\n"
-        "def unlink(path, **options):\n"
-        "    real(path, **options)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "Path.unlink = unlink\nsession.sweep()\n"
-    )
     queue.put("leased")
-    for program in (holder, cleaner):
-        ended = subprocess.run(
-            [sys.executable, "-c", program, own.token], check=False, timeout=DEADLINE_S
-        )
-        assert ended.returncode == -signal.SIGKILL
+    let_die(own, TAKES, "die()")
+    cleans = "session, Path.unlink = ShmSession(sys.argv[1]), dying(Path.unlink)"
+    let_die(own, cleans, "session.sweep()")
     own.sweep()
     assert own.stats()["participants"] == 1
-    assert len(list(Path(own.token).glob("b*"))) == 1
+    assert bells(own) == 1
     assert queue.get_nowait() == "leased"
 
 
@@ -370,45 +368,18 @@ def test_no_other_user_can_use_the_spill_folder(place, tmp_path):
 
 @pytest.mark.parametrize("reserve", [False, True])
 def test_a_death_while_a_message_is_written_leaves_nothing(own, queue, reserve):
-    program = (
-        "import os, signal, sys\nimport numpy as np\nfrom shoal._pure.shm.messages import Payload\n"
-        "from shoal._pure.shm import ShmQueue, ShmSession\n"
-        "queue = ShmQueue(ShmSession(sys.argv[1]), b'k', name='k')\n"
-        "real = Payload.write\n"
-        "def write(*arguments):\n    real(*arguments)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "Payload.write = write\n"
-        "queue.put(queue.reserve(100_000, 'u1') if int(sys.argv[2]) else np.zeros(100_000, 'u1'))\n"
+    made = "queue.reserve(100_000, 'u1')" if reserve else "bytes(100_000)"
+    let_die(
+        own,
+        "from shoal._pure.shm.messages import Payload",
+        "queue = ShmQueue(ShmSession(sys.argv[1]), b'k')",
+        "Payload.write = dying(Payload.write)",
+        f"queue.put({made})",
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program, own.token, str(int(reserve))],
-        check=False,
-        timeout=DEADLINE_S,
-    )
-    assert ended.returncode == -signal.SIGKILL
     assert own.sweep() == {"dead": 1, "recovered": int(reserve), "redelivered": 0, "lost": 0}
     stats = own.stats()
     assert (stats["messages"], stats["bytes_in_use"], stats["bytes_reserved"]) == (0, 0, 0)
     assert list(Path(own.token).glob("x*")) == []
-
-
-def let_die(session, *lines):
-    """Let a process run lines, in which `die` kills it and `dying(f)` kills it after a call of f."""
-    program = (
-        "import os, signal, sys\nfrom pathlib import Path\n"
-        "from shoal._pure.shm import ShmQueue, ShmSession\n"
-        "die = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "dying = lambda call: lambda *args, **options: (call(*args, **options), die())\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", program + "\n".join(lines), session.token],
-        check=False,
-        timeout=DEADLINE_S,
-    )
-    assert ended.returncode == -signal.SIGKILL
-
-
-def bells(session):
-    return len(list(Path(session.token).glob("b*")))
 
 
 def test_a_process_that_is_killed_while_it_joins_leaves_no_bell(own, queue):
