@@ -1,17 +1,15 @@
 """A channel whose memory is used up, on either core: waiting puts and batches, and wake-ups."""
 
-import concurrent.futures
 import contextlib
-import threading
 import time
 
 import pytest
 
 from shoal.deadline import Deadline
 from shoal.errors import ChannelFull, ShoalTimeoutError
-from shoal.futures import fulfil
 from support.channel_actor import DEADLINE_S
 from support.processes import until
+from support.threads import in_thread
 
 MB = 2**20
 
@@ -51,14 +49,11 @@ def putting(queues, items, how):
     if how == "async":
         puts = [queues.start_put("k", item, 1, Deadline(DEADLINE_S)) for item in items]
         yield
-        for future in puts:
-            future.result(DEADLINE_S)
-        return
-    thread = threading.Thread(target=put, daemon=True)
-    thread.start()
-    yield
-    thread.join(DEADLINE_S)
-    assert not thread.is_alive()
+    else:
+        puts = [in_thread(put)]
+        yield
+    for future in puts:
+        future.result(DEADLINE_S)
 
 
 @pytest.mark.parametrize("get", ["before", "async", "sync"])
@@ -103,13 +98,7 @@ def begin(queues, item, seconds, how):
     """Begin a put by a synchronous or an asynchronous call; return its future."""
     if how == "async":
         return queues.start_put("k", item, 1, Deadline(seconds))
-    future = concurrent.futures.Future()
-
-    def put():
-        fulfil(future, lambda: queues.put("k", item, 1, Deadline(seconds)))
-
-    threading.Thread(target=put, daemon=True).start()
-    return future
+    return in_thread(queues.put, "k", item, 1, Deadline(seconds))
 
 
 @pytest.fixture

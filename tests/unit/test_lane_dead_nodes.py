@@ -3,7 +3,6 @@
 import asyncio
 import re
 import threading
-from functools import partial
 
 import pytest
 
@@ -14,6 +13,7 @@ from shoal.queues.protocol import ONE
 from support.channel_actor import DEADLINE_S
 from support.cutting_relay import VanishingRelay
 from support.processes import until
+from support.threads import in_thread
 
 KEY = bytes(range(32))
 
@@ -99,30 +99,6 @@ PUTS = [put, put_many, put_in_a_thread]
 GETS = [get, get_in_a_thread]
 
 
-class Under:
-    """A call in a thread of its own; `end` returns its result, or raises its error."""
-
-    def __init__(self, call, lane):
-        self._ended = []
-        self._thread = threading.Thread(target=self._run, args=(partial(call, lane),))
-        self._thread.start()
-
-    def _run(self, call):
-        try:
-            value = call()
-        except BaseException as error:  # noqa: BLE001  (raised by `end`)
-            self._ended.append((None, error))
-        else:
-            self._ended.append((value, None))
-
-    def end(self):
-        self._thread.join(2 * DEADLINE_S)
-        ((value, error),) = self._ended
-        if error is not None:
-            raise error
-        return value
-
-
 def dead(relay):
     return re.escape(f"127.0.0.1:{relay.address[1]}: Ray has declared this node dead")
 
@@ -130,23 +106,23 @@ def dead(relay):
 @pytest.mark.parametrize("call", PUTS)
 def test_a_put_under_way_to_a_dead_node_may_be_done_or_not(queue, ray, relay, lane, call):
     queue.put("full")
-    waits = Under(call, lane)
+    waits = in_thread(call, lane)
     until(lambda: queue.stats()["producers_waiting"], DEADLINE_S)
     ray.answer = lambda: True
     relay.vanish()
     with pytest.raises(PeerLostError, match=f"may be done or not: {dead(relay)}"):
-        waits.end()
+        waits.result(2 * DEADLINE_S)
     assert set(ray.asked) == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize("call", GETS)
 def test_a_get_from_a_dead_node_ends_as_one_from_a_lost_actor(queue, ray, relay, lane, call):
-    waits = Under(call, lane)
+    waits = in_thread(call, lane)
     until(lambda: queue.stats()["consumers_waiting"], DEADLINE_S)
     ray.answer = lambda: True
     relay.vanish()
     with pytest.raises(PeerLostError, match=f"the actor died for good: {dead(relay)}"):
-        waits.end()
+        waits.result(2 * DEADLINE_S)
 
 
 @pytest.mark.parametrize("call", [*PUTS[::2], *GETS])
@@ -177,31 +153,31 @@ def test_a_call_goes_on_if_ray_has_not_declared_the_node_dead(
 ):
     ray.answer = answer
     relay.vanish()
-    waits = Under(call, lane)
+    waits = in_thread(call, lane)
     until(lambda: ray.asked, DEADLINE_S)
     if call in GETS:
         queue.put(1)
     relay.come_back()
-    value = waits.end()
+    value = waits.result(2 * DEADLINE_S)
     assert (value if call in GETS else queue.get_nowait()) == 1
 
 
 @pytest.mark.parametrize("call", GETS)
 def test_a_get_under_way_goes_on_if_the_node_is_alive(queue, ray, relay, lane, call):
-    waits = Under(call, lane)
+    waits = in_thread(call, lane)
     until(lambda: queue.stats()["consumers_waiting"], DEADLINE_S)
     relay.vanish()
     until(lambda: ray.asked, DEADLINE_S)
     relay.come_back()
     queue.put(1)
-    assert waits.end() == 1
+    assert waits.result(2 * DEADLINE_S) == 1
 
 
 def test_a_node_that_is_reached_is_not_asked_about(queue, ray, relay, lane):
-    waits = Under(get, lane)
+    waits = in_thread(get, lane)
     until(lambda: ray.ticks > 4, DEADLINE_S)
     queue.put(1)
-    assert waits.end() == 1
+    assert waits.result(2 * DEADLINE_S) == 1
     assert ray.asked == []
 
 
@@ -209,20 +185,20 @@ def test_ray_is_asked_one_question_at_a_time(queue, ray, relay, lane):
     goes_on = threading.Event()
     ray.answer = lambda: goes_on.wait(DEADLINE_S)
     relay.vanish()
-    calls = [Under(get, lane)]
+    calls = [in_thread(get, lane)]
     until(lambda: ray.asked, DEADLINE_S)  # the others use the same server
-    calls += [Under(get, lane) for _ in range(2)]
+    calls += [in_thread(get, lane) for _ in range(2)]
     until(lambda: ray.ticks > 40, DEADLINE_S)
     assert len(ray.asked) == 1
     goes_on.set()
     for call in calls:
         with pytest.raises(PeerLostError, match=dead(relay)):
-            call.end()
+            call.result(2 * DEADLINE_S)
 
 
 def test_a_wait_for_a_dead_node_ends_with_the_job_all_the_same(ray, relay, lane):
     relay.vanish()
-    waits = Under(put, lane)
+    waits = in_thread(put, lane)
     until(lambda: ray.asked, DEADLINE_S)
 
     def ended():
@@ -230,7 +206,7 @@ def test_a_wait_for_a_dead_node_ends_with_the_job_all_the_same(ray, relay, lane)
 
     lane._check_job = ended
     with pytest.raises(ChannelClosed, match="the job has ended"):
-        waits.end()
+        waits.result(2 * DEADLINE_S)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from support.certificates import Authority
 from support.channel_actor import DEADLINE_S
 from support.items import Ends, Unloadable
 from support.processes import in_a_child, until
+from support.threads import in_thread
 
 KEY = bytes(range(32))
 
@@ -383,23 +384,15 @@ def test_a_get_that_waits_ends_by_what_is_called_meanwhile(queue, client):
 def test_a_server_that_stops_ends_the_calls_that_wait(
     session, shm, server, client, operation, waits, text
 ):
-    here, there, errors = shm.Queue(session, b"q", 1), far(client, maxsize=1), []
+    here, there = shm.Queue(session, b"q", 1), far(client, maxsize=1)
     if operation == "put":
         there.put(1)
-
-    def wait():
-        try:
-            there.put(2) if operation == "put" else there.get()
-        except ConnectionResetError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
+    call = in_thread(there.put, 2) if operation == "put" else in_thread(there.get)
     until(lambda: here.stats()[waits], DEADLINE_S)
     server.stop()
     server.stop()
-    thread.join(DEADLINE_S)
-    assert text in str(errors[0])
+    with pytest.raises(ConnectionResetError, match=text):
+        call.result(DEADLINE_S)
     assert server.connections == 0
     if operation == "get":
         here.put(1)

@@ -1,7 +1,6 @@
 """Several messages of a shared-memory queue per call: batches by weight, and leases."""
 
 import asyncio
-import threading
 import time
 
 import numpy as np
@@ -16,6 +15,7 @@ from shoal.errors import (
     ShoalValueError,
 )
 from support.items import Unloadable
+from support.threads import in_thread
 
 DEADLINE_S = 20
 SHORT_S = 0.05
@@ -85,17 +85,12 @@ def test_a_least_beyond_the_target_changes_nothing(session):
 
 def test_a_batch_that_waits_for_the_least_is_woken_by_the_put_that_reaches_it(session):
     queue = session.queue("a")
-    results = []
-    thread = threading.Thread(
-        target=lambda: results.append(queue.get_batch(100, DEADLINE_S, least=3))
-    )
-    thread.start()
+    batch = in_thread(queue.get_batch, 100, least=3)
     for _ in range(3):
         time.sleep(SHORT_S)
-        assert not results
+        assert not batch.done()
         put(queue, 1)
-    thread.join(DEADLINE_S)
-    assert results == [[1, 1, 1]]
+    assert batch.result(DEADLINE_S) == [1, 1, 1]
 
 
 @pytest.mark.parametrize("least", [-1, 2**63])

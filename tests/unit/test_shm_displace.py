@@ -1,6 +1,6 @@
 """`Queue.displace`: making room in a full shared-memory queue by dropping the oldest messages."""
 
-import threading
+import contextlib
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from shoal.errors import ChannelClosed, ChannelFull, ShoalTypeError
 from shoal.queues.settings import DROPPING
 from shoal.queues.shared import put_now
+from support.threads import in_thread
 
 DEADLINE_S = 20
 
@@ -75,43 +76,38 @@ def test_memory_of_what_is_dropped_is_free_at_once(session):
 def test_a_put_that_waits_for_room_is_woken(session):
     queue = session.queue("a", maxsize=1)
     queue.put(0)
-    thread = threading.Thread(target=queue.put, args=(1,), kwargs={"timeout": DEADLINE_S})
-    thread.start()
+    put = in_thread(queue.put, 1)
     while not queue.displace():
         pass
-    thread.join(DEADLINE_S)
-    assert not thread.is_alive()
+    put.result(DEADLINE_S)
     assert queue.get(timeout=0) == 1
 
 
 @pytest.mark.nightly
 def test_each_message_is_dropped_or_taken_once_in_any_race(session):
     queue = session.queue("a", maxsize=4)
-    rounds, taken, dropped_by = 500, [], [0, 0]
+    rounds, taken = 500, []
 
-    def displaces(who):
+    def displaces(**options):
+        count = 0
         while not queue.closed:
-            dropped_by[who] += queue.displace(all=bool(who))
+            count += queue.displace(**options)
+        return count
 
     def takes():
-        try:
+        with contextlib.suppress(ChannelClosed):
             while True:
                 taken.append(queue.get(timeout=DEADLINE_S))
-        except ChannelClosed:
-            return
 
-    threads = [threading.Thread(target=displaces, args=(who,)) for who in (0, 1)]
-    taker = threading.Thread(target=takes)
-    for thread in (*threads, taker):
-        thread.start()
+    displacers = [in_thread(displaces, all=every) for every in (False, True)]
+    taker = in_thread(takes)
     for number in range(rounds):
         queue.put(number, timeout=DEADLINE_S)
     queue.close()
-    for thread in (*threads, taker):
-        thread.join(DEADLINE_S)
-    assert len(taken) + sum(dropped_by) == rounds
+    taker.result(DEADLINE_S)
+    assert dropped(session) == sum(displacer.result(DEADLINE_S) for displacer in displacers)
+    assert len(taken) + dropped(session) == rounds
     assert taken == sorted(taken)
-    assert dropped(session) == sum(dropped_by)
 
 
 def test_all_is_a_bool(session):

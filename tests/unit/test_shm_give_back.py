@@ -1,13 +1,13 @@
 """Leased messages of a shared-memory queue that their consumer gives back."""
 
 import os
-import threading
 
 import numpy as np
 import pytest
 
 from shoal.errors import ChannelClosed, ChannelEmpty, ShoalValueError
 from support.processes import in_a_child, killed
+from support.threads import in_thread
 
 DEADLINE_S = 20
 
@@ -83,16 +83,9 @@ def test_it_goes_into_a_full_or_closed_queue_and_wakes_a_waiting_get(session):
     assert queue.get_many(2, timeout=0) == [1, 0]
     queue.put(2)
     message = queue.get(timeout=0, lease=True)
-    results = []
-    thread = threading.Thread(target=lambda: results.append(queue.get(DEADLINE_S)))
-    thread.start()
-    queue.put(3)
-    thread.join(DEADLINE_S)
-    thread = threading.Thread(target=lambda: results.append(queue.get(DEADLINE_S)))
-    thread.start()
+    got = in_thread(queue.get)
     message.give_back()
-    thread.join(DEADLINE_S)
-    assert results == [3, 2]
+    assert got.result(DEADLINE_S) == 2
     queue.put(4)
     message = queue.get(timeout=0, lease=True)
     queue.close()
@@ -137,14 +130,12 @@ def test_threads_that_give_back_and_one_that_sweeps_lose_and_double_nothing(sess
                 session.sweep()
                 message.give_back()
 
-    givers = [threading.Thread(target=gives_back) for _ in range(3)]
-    sweeper = threading.Thread(target=fills_and_sweeps)
-    for thread in (*givers, sweeper):
-        thread.start()
-    for thread in givers:
-        thread.join(DEADLINE_S)
+    givers = [in_thread(gives_back) for _ in range(3)]
+    sweeper = in_thread(fills_and_sweeps)
+    for giver in givers:
+        giver.result(DEADLINE_S)
     busy.clear()
-    sweeper.join(DEADLINE_S)
+    sweeper.result(DEADLINE_S)
     session.sweep()
     assert sorted(queue.get_many(99, timeout=0)) == list(range(63))
     assert session.stats()["descriptors_in_use"] == 0

@@ -10,6 +10,7 @@ import pytest
 from shoal.errors import ChannelDecodeError, ShoalTypeError, ShoalValueError
 from support.items import Unloadable
 from support.processes import until
+from support.threads import in_thread
 
 DEADLINE_S = 20
 
@@ -95,8 +96,7 @@ def test_peek_sees_whole_messages_while_others_put_and_take(queue):
             if number > 5:
                 queue.get()
 
-    thread = threading.Thread(target=work)
-    thread.start()
+    works = in_thread(work)
     try:
         seen = 0
         end = time.monotonic() + DEADLINE_S
@@ -109,8 +109,7 @@ def test_peek_sees_whole_messages_while_others_put_and_take(queue):
             seen += len(messages)
     finally:
         over.set()
-        thread.join(DEADLINE_S)
-    assert not thread.is_alive()
+        works.result(DEADLINE_S)
     assert seen >= 300
 
 
@@ -158,20 +157,16 @@ def test_the_age_of_the_oldest_grows_until_it_is_taken(queue):
 
 def test_waiting_calls_are_counted(session):
     queue = session.queue("w", maxsize=1)
-    consumer = threading.Thread(target=queue.get)
-    consumer.start()
+    consumer = in_thread(queue.get)
     until(lambda: queue.stats()["consumers_waiting"] == 1)
     assert queue.stats()["producers_waiting"] == 0
     queue.put(1)
-    consumer.join(DEADLINE_S)
+    assert consumer.result(DEADLINE_S) == 1
     queue.put(2)
-    producer = threading.Thread(target=queue.put, args=(3,))
-    producer.start()
+    producer = in_thread(queue.put, 3)
     until(lambda: queue.stats()["producers_waiting"] == 1)
     assert queue.get() == 2
-    producer.join(DEADLINE_S)
-    assert not consumer.is_alive()
-    assert not producer.is_alive()
+    producer.result(DEADLINE_S)
 
 
 def test_armed_event_loops_are_counted(queue):

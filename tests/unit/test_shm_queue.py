@@ -3,7 +3,6 @@
 import asyncio
 import math
 import pickle
-import threading
 import time
 
 import numpy as np
@@ -22,6 +21,7 @@ from shoal.errors import (
 )
 from shoal.shm.refusals import Refusal
 from support.items import Ends, Unloadable
+from support.threads import in_thread
 
 SHORT_S = 0.05
 DEADLINE_S = 20
@@ -30,26 +30,6 @@ DEADLINE_S = 20
 @pytest.fixture
 def queue(session):
     return session.queue("a", maxsize=4)
-
-
-def in_thread(function, *arguments):
-    results = []
-    thread = threading.Thread(target=lambda: results.append(outcome(function, *arguments)))
-    thread.start()
-    return thread, results
-
-
-def outcome(function, *arguments):
-    try:
-        return function(*arguments)
-    except Exception as error:  # noqa: BLE001  (any error is an outcome)
-        return error
-
-
-def finished(thread, results):
-    thread.join(DEADLINE_S)
-    assert not thread.is_alive()
-    return results[0]
 
 
 def test_messages_come_in_their_order_and_the_counters_return_to_zero(session, queue):
@@ -117,9 +97,9 @@ def test_a_batch_waits_until_it_is_complete(session):
     assert str(late.value) == (
         "get_batch: queue 'w' did not reach weight 5 within 0.05 s: it holds 1 messages"
     )
-    thread, got = in_thread(queue.get_batch, 5, DEADLINE_S)
+    got = in_thread(queue.get_batch, 5, DEADLINE_S)
     queue.put("b", 3)
-    assert finished(thread, got) == ["a", "b"]
+    assert got.result(DEADLINE_S) == ["a", "b"]
     queue.put("c", 1)
     queue.close()
     assert queue.get_batch(5) == ["c"]
@@ -128,9 +108,9 @@ def test_a_batch_waits_until_it_is_complete(session):
 def test_a_batch_does_not_wait_for_messages_without_room(session):
     queue = session.queue("narrow", max_bytes=3000)
     queue.put(b"x" * 2000, 1)
-    thread, put = in_thread(queue.put, b"y" * 2000, 1, DEADLINE_S)
+    put = in_thread(queue.put, b"y" * 2000, 1, DEADLINE_S)
     assert queue.get_batch(2, timeout=DEADLINE_S) == [b"x" * 2000]
-    assert finished(thread, put) is None
+    put.result(DEADLINE_S)
 
 
 def test_a_closed_queue_is_drained_first(queue):
@@ -152,17 +132,17 @@ def test_a_closed_queue_is_drained_first(queue):
 @pytest.mark.parametrize("ending", ["queue", "session"])
 def test_closing_ends_waiting_calls(session, ending):
     queue = session.queue("k", maxsize=1)
-    thread, got = in_thread(queue.get)
+    got = in_thread(queue.get)
     full = session.queue("full", maxsize=1)
     full.put(1)
-    other, put = in_thread(full.put, 2)
+    put = in_thread(full.put, 2)
     if ending == "queue":
         queue.close()
         full.close()
     else:
         session.close()
-    assert isinstance(finished(thread, got), ChannelClosed)
-    assert isinstance(finished(other, put), ChannelClosed)
+    assert isinstance(got.exception(DEADLINE_S), ChannelClosed)
+    assert isinstance(put.exception(DEADLINE_S), ChannelClosed)
 
 
 OF_A_QUEUE = [
@@ -249,9 +229,9 @@ def test_with_overfill_a_queue_takes_any_message_below_its_bound(shm, place):
         assert queue.full()
         with pytest.raises(ChannelFull, match=r"of max_bytes=3000, and this message has \d+$"):
             queue.put_nowait(b"z")
-        thread, put = in_thread(queue.put, b"z", 0, DEADLINE_S)
+        put = in_thread(queue.put, b"z", 0, DEADLINE_S)
         assert [queue.get(), queue.get()] == [b"x" * 2000, b"y" * 100_000]
-        assert finished(thread, put) is None
+        put.result(DEADLINE_S)
         assert queue.get() == b"z"
 
 
@@ -267,11 +247,11 @@ def test_memory_that_is_used_up_makes_puts_wait(shm, place):
         with pytest.raises(ShoalTimeoutError, match=text):
             queue.put(np.zeros(600_000, np.uint8), timeout=SHORT_S)
         held = queue.get()
-        thread, put = in_thread(queue.put, np.ones(600_000, np.uint8), 0, DEADLINE_S)
+        put = in_thread(queue.put, np.ones(600_000, np.uint8), 0, DEADLINE_S)
         time.sleep(SHORT_S)  # so that it waits for memory of the array, which is in use
-        assert put == []
+        assert not put.done()
         del held
-        assert finished(thread, put) is None
+        put.result(DEADLINE_S)
         assert queue.get().sum() == 600_000
         assert session.stats()["bytes_in_use"] == 0
 

@@ -1,10 +1,9 @@
 """Closing all queues of a shared-memory session at once, including later ones."""
 
-import threading
-
 import pytest
 
 from shoal.errors import ChannelClosed
+from support.threads import in_thread
 
 DEADLINE_S = 20
 
@@ -28,22 +27,10 @@ def test_all_queues_refuse_puts_and_what_they_hold_can_still_be_taken(session):
 def test_a_waiting_call_is_woken(session):
     full, empty = session.queue("full", maxsize=1), session.queue("empty")
     full.put(0)
-    woken = []
-
-    def waits(call, *arguments):
-        try:
-            call(*arguments, timeout=DEADLINE_S)
-        except ChannelClosed:
-            woken.append(call)
-
-    calls = [(full.put, 1), (empty.get,), (empty.get_batch, 5)]
-    threads = [threading.Thread(target=waits, args=call) for call in calls]
-    for thread in threads:
-        thread.start()
+    calls = [in_thread(*call) for call in ((full.put, 1), (empty.get,), (empty.get_batch, 5))]
     session.close_queues()
-    for thread in threads:
-        thread.join(DEADLINE_S)
-    assert len(woken) == len(calls)
+    for call in calls:
+        assert isinstance(call.exception(DEADLINE_S), ChannelClosed)
 
 
 def test_a_sealed_session_is_sealed_in_all_processes(session, start, line):
