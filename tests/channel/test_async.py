@@ -12,6 +12,7 @@ import pytest
 
 from shoal.errors import ShoalTimeoutError
 from support.processes import DEADLINE_S, until
+from support.threads import in_thread
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 pytestmark = everywhere
@@ -28,22 +29,18 @@ def test_gets_are_served_in_the_order_in_which_they_were_started(channel, key):
 
 def test_puts_arrive_in_the_order_of_the_calls_whichever_kind_they_are(channel, key):
     one = channel(maxsize=4)
-    got = []
 
     def consume():
-        got.extend(one.get(key, timeout=DEADLINE_S) for _ in range(60))
+        return [one.get(key, timeout=DEADLINE_S) for _ in range(60)]
 
-    consuming = threading.Thread(target=consume)
-    consuming.start()
-    works = []
+    consuming, works = in_thread(consume), []
     for start in range(0, 60, 3):
         works += [
             one.put(start, key=key, async_op=True),
             one.put(start + 1, key=key, async_op=True),
         ]
         one.put(start + 2, key=key, timeout=DEADLINE_S)
-    consuming.join(DEADLINE_S)
-    assert got == list(range(60))
+    assert consuming.result(DEADLINE_S) == list(range(60))
     assert all(work.done() for work in works)
 
 
@@ -54,10 +51,9 @@ def test_one_work_is_awaited_by_two_loops(channel, key):
     async def wait():
         return await work
 
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        loops = [pool.submit(asyncio.run, wait()) for _ in range(2)]
-        one.put("a", key=key)
-        assert [loop.result(DEADLINE_S) for loop in loops] == ["a", "a"]
+    loops = [in_thread(asyncio.run, wait()) for _ in range(2)]
+    one.put("a", key=key)
+    assert [loop.result(DEADLINE_S) for loop in loops] == ["a", "a"]
     assert one.empty(key)
 
 
@@ -102,7 +98,7 @@ def test_each_item_is_delivered_once_after_cancelled_gets(channel, key):
 
     async def consume():
         got = []
-        while putting.is_alive():
+        while not putting.done():
             how = choice.choice(["time", "work", "task", "before it starts"])
             with contextlib.suppress(TimeoutError, asyncio.CancelledError):
                 got += await give_up(one.get(key, async_op=True), choice.uniform(0, 0.01), how)
@@ -113,8 +109,7 @@ def test_each_item_is_delivered_once_after_cancelled_gets(channel, key):
             one.put(n, key=key)
             time.sleep(0.002)  # so that gets end before, during and after a put
 
-    putting = threading.Thread(target=produce)
-    putting.start()
+    putting = in_thread(produce)
     got = asyncio.run(consume())
     while len(got) < items:
         got.append(one.get(key, timeout=DEADLINE_S))

@@ -1,12 +1,13 @@
 """The end of a channel: closing, draining, iterating and deleting."""
 
 import asyncio
-import threading
+from concurrent.futures import wait
 
 import pytest
 
-from shoal.errors import ChannelClosed, ChannelError
+from shoal.errors import ChannelClosed
 from support.processes import DEADLINE_S
+from support.threads import in_thread
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 
@@ -15,31 +16,19 @@ everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indi
 def test_closing_ends_every_wait_and_leaves_the_items(channel):
     one = channel(maxsize=1, private=True)
     one.put("left", key="full")
-    errors = []
-
-    def waits(call, *args, **kwargs):
-        try:
-            call(*args, **kwargs)
-        except ChannelError as error:
-            errors.append(type(error))
-
-    threads = [
-        threading.Thread(target=waits, args=(one.get, "empty")),
-        threading.Thread(target=waits, args=(one.get_many, 3, "empty")),
-        threading.Thread(target=waits, args=(one.get_batch, 9, "empty")),
-        threading.Thread(target=waits, args=(one.put, "late", 0, "full")),
+    calls = [
+        in_thread(one.get, "empty"),
+        in_thread(one.get_many, 3, "empty"),
+        in_thread(one.get_batch, 9, "empty"),
+        in_thread(one.put, "late", 0, "full"),
     ]
-    for thread in threads:
-        thread.start()
     works = [one.get("empty", async_op=True), one.put("later", key="full", async_op=True)]
-    threads[0].join(0.2)
+    wait(calls, 0.2)
     one.close()
-    for thread in threads:
-        thread.join(DEADLINE_S)
     for work in works:
         with pytest.raises(ChannelClosed):
             work.wait(timeout=DEADLINE_S)
-    assert errors == [ChannelClosed] * 4
+    assert [type(call.exception(DEADLINE_S)) for call in calls] == [ChannelClosed] * 4
     for put in (one.put, one.put_nowait):
         with pytest.raises(ChannelClosed, match="closed"):
             put("late")
@@ -73,10 +62,9 @@ def test_iterating_waits_for_items_and_for_the_end(channel):
             one.put(n)
         one.close()
 
-    thread = threading.Thread(target=produce)
-    thread.start()
+    producer = in_thread(produce)
     assert list(one) == list(range(10))
-    thread.join()
+    producer.result(DEADLINE_S)
 
 
 @everywhere

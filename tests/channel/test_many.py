@@ -7,6 +7,7 @@ import pytest
 
 from shoal.errors import ChannelClosed, ShoalTimeoutError, ShoalValueError
 from support.processes import DEADLINE_S
+from support.threads import in_thread
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 on_the_wire = pytest.mark.parametrize("transport", ["shm", "lane"], indirect=True)
@@ -56,10 +57,9 @@ def test_put_many_without_room_says_how_many_are_in_the_channel(channel, key):
 @everywhere
 def test_put_many_goes_on_as_there_is_room(channel, key):
     one = channel(maxsize=3)
-    putting = threading.Thread(target=one.put_many, args=(range(20),), kwargs={"key": key})
-    putting.start()
+    putting = in_thread(one.put_many, range(20), key=key)
     assert [one.get(key, timeout=DEADLINE_S) for _ in range(20)] == list(range(20))
-    putting.join()
+    putting.result(DEADLINE_S)
 
 
 @pytest.mark.parametrize("transport", ["shm"], indirect=True)
@@ -97,10 +97,9 @@ def test_put_many_after_the_end_has_put_nothing(channel, key):
 def test_put_many_comes_after_async_puts_that_wait(channel, key):
     one = channel(maxsize=3)
     works = [one.put(n, key=key, async_op=True) for n in range(5)]
-    putting = threading.Thread(target=one.put_many, args=([5, 6],), kwargs={"key": key})
-    putting.start()
+    putting = in_thread(one.put_many, [5, 6], key=key)
     assert [one.get(key, timeout=DEADLINE_S) for _ in range(7)] == list(range(7))
-    putting.join()
+    putting.result(DEADLINE_S)
     assert [work.wait(timeout=DEADLINE_S) for work in works] == [None] * 5
 
 
@@ -192,19 +191,14 @@ def test_the_rest_of_a_closed_channel_is_a_batch(channel, key):
 @everywhere
 def test_no_two_batches_share_an_item_or_mix(channel, key):
     one = channel()
-    batches = []
 
     def consume():
-        for _ in range(5):
-            batches.append(one.get_batch(10, key, timeout=DEADLINE_S))  # noqa: PERF401  (threads share it)
+        return [one.get_batch(10, key, timeout=DEADLINE_S) for _ in range(5)]
 
-    threads = [threading.Thread(target=consume) for _ in range(4)]
-    for thread in threads:
-        thread.start()
+    consumers = [in_thread(consume) for _ in range(4)]
     for start in range(0, 200, 8):
         one.put_many(range(start, start + 8), [1] * 8, key=key)
-    for thread in threads:
-        thread.join(DEADLINE_S)
+    batches = [batch for consumer in consumers for batch in consumer.result(DEADLINE_S)]
     # Each batch has ten consecutive items: no other get took an item from its middle.
     assert sorted(map(min, batches)) == list(range(0, 200, 10))
     for batch in batches:

@@ -16,6 +16,7 @@ from shoal.errors import (
 )
 from support.items import Unloadable
 from support.processes import DEADLINE_S
+from support.threads import in_thread
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 
@@ -147,8 +148,7 @@ def test_looking_at_a_key_does_not_swallow_the_wake_up_of_a_get(channel, key):
             one.peek_all(key)
             one.qsize((key, "batch"))
 
-    thread = threading.Thread(target=look)
-    thread.start()
+    looks = in_thread(look)
     one.put("a", key=key)
     one.put_many(["b", "c"], [1, 1], key=(key, "batch"))
     try:
@@ -156,7 +156,7 @@ def test_looking_at_a_key_does_not_swallow_the_wake_up_of_a_get(channel, key):
         assert batch.wait(timeout=DEADLINE_S) == ["b", "c"]
     finally:
         looking.set()
-        thread.join()
+        looks.result(DEADLINE_S)
 
 
 class Level(enum.IntEnum):

@@ -1,12 +1,12 @@
 """Policies of channels: puts to a key that already holds `maxsize` items."""
 
 import asyncio
-import threading
 
 import pytest
 
 from shoal.errors import ChannelExistsError, ChannelFull, ShoalValueError
 from support.processes import DEADLINE_S, until
+from support.threads import in_thread
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 
@@ -21,15 +21,13 @@ def test_a_key_never_holds_more_than_its_bound(channel, key):
             one.put(n, key=key, timeout=DEADLINE_S)
             most.append(one.qsize(key))
 
-    threads = [threading.Thread(target=produce) for _ in range(4)]
-    for thread in threads:
-        thread.start()
+    producers = [in_thread(produce) for _ in range(4)]
     until(lambda: one.full(key))
     while len(taken) < 4 * puts:
         taken.append(one.get(key, timeout=DEADLINE_S))
         most.append(one.qsize(key))
-    for thread in threads:
-        thread.join()
+    for producer in producers:
+        producer.result(DEADLINE_S)
     assert max(most) <= 3
     assert sorted(taken) == sorted(list(range(puts)) * 4)
 
@@ -48,11 +46,8 @@ def test_many_puts_without_waiting_fill_a_key_exactly(channel, key):
             else:
                 accepted.append((me, n))
 
-    threads = [threading.Thread(target=produce, args=(me,)) for me in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for producer in [in_thread(produce, me) for me in range(4)]:
+        producer.result(DEADLINE_S)
     assert len(accepted) == one.qsize(key) == 3
     assert len(refused) == 17
     assert sorted(one.drain(key)) == sorted(accepted)
@@ -107,11 +102,8 @@ def test_a_policy_that_drops_never_waits_and_keeps_the_newest_item(channel, key)
         for n in range(50):
             one.put((me, n), key=key, timeout=DEADLINE_S)
 
-    threads = [threading.Thread(target=produce, args=(me,)) for me in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for producer in [in_thread(produce, me) for me in range(3)]:
+        producer.result(DEADLINE_S)
     (last,) = one.drain(key)
     assert last[1] == 49
 

@@ -5,7 +5,6 @@ import gc
 import logging
 import os
 import signal
-import threading
 import time
 
 import pytest
@@ -20,6 +19,7 @@ from shoal.errors import (
 from support.channel_actor import held_up
 from support.log_lines import once_logged
 from support.processes import DEADLINE_S, in_a_child, until
+from support.threads import in_thread
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 shared = pytest.mark.parametrize("transport", ["shm"], indirect=True)
@@ -82,14 +82,13 @@ def test_a_put_waits_for_room(channel, key):
     one = channel(maxsize=1)
     one.put("first", key=key)
     reservation = one.reserve(LARGE, "u1", key=key)
-    putting = threading.Thread(target=reservation.put)
-    putting.start()
+    putting = in_thread(reservation.put)
     until(lambda: "is being put" in repr(reservation))
     with pytest.raises(ShoalValueError, match="the reservation is being put"):
         reservation.put()
     reservation.cancel()  # does nothing
     assert one.get(key) == "first"
-    putting.join(DEADLINE_S)
+    putting.result(DEADLINE_S)
     assert one.get(key, timeout=DEADLINE_S).size == LARGE
 
 
@@ -123,15 +122,11 @@ def test_memory_is_waited_for_and_comes_back(channel, key):
     kept = one.reserve(3 * MB, "u1", key=key)
     with pytest.raises(ShoalTimeoutError, match=r"driver .*reserve: no room in .* within 0.2 s"):
         one.reserve(3 * MB, "u1", key=key, timeout=0.2)
-    made = []
-    making = threading.Thread(
-        target=lambda: made.append(one.reserve(3 * MB, "u1", key=key, timeout=DEADLINE_S))
-    )
-    making.start()
+    making = in_thread(one.reserve, 3 * MB, "u1", key=key, timeout=DEADLINE_S)
     time.sleep(0.1)
     kept.cancel()
-    making.join(DEADLINE_S)
-    made.pop().put()
+    making.result(DEADLINE_S).put()
+    del making
     dropped = one.get(key)
     del dropped
     gc.collect()
@@ -214,10 +209,9 @@ def test_asynchronous_puts_keep_the_order_of_the_calls(channel, key, size):
         works.append(
             one.put(reservation, async_op=True) if n % 2 else reservation.put(async_op=True)
         )
-    putting = threading.Thread(target=last.put)
-    putting.start()
+    putting = in_thread(last.put)
     assert [int(one.get(key, timeout=DEADLINE_S)[-1]) for _ in range(7)] == list(range(7))
-    putting.join(DEADLINE_S)
+    putting.result(DEADLINE_S)
     for work in works:
         work.wait(timeout=DEADLINE_S)
 
@@ -264,10 +258,9 @@ def test_a_put_comes_after_asynchronous_puts_of_the_process(channel, key):
     reservation = one.reserve(LARGE, "u1", key=key)
     with held_up():
         works = [one.put(n, key=key, async_op=True) for n in range(5)]
-        putting = threading.Thread(target=reservation.put)
-        putting.start()
+        putting = in_thread(reservation.put)
         time.sleep(0.05)
-    putting.join(DEADLINE_S)
+    putting.result(DEADLINE_S)
     got = one.drain(key)
     assert got[:5] == list(range(5))
     assert got[5].size == LARGE

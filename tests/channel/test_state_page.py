@@ -1,14 +1,13 @@
 """A call of a channel that waits is on the state page of its process, and one that does not is not."""
 
-import threading
-
 import pytest
 
 from shoal import deadline
 from shoal.errors import ShoalTimeoutError
 from shoal.state import hide_process, show_process
-from support.processes import in_a_child, until
+from support.processes import DEADLINE_S, in_a_child, until
 from support.state_pages import state_of, states, wait_of
+from support.threads import in_thread
 
 
 @pytest.fixture(autouse=True)
@@ -36,28 +35,26 @@ def test_a_get_that_waits_is_shown_until_it_has_its_item(channel, key, call):
     made = channel()
     made.put(0, key=key)
     made.get(key)  # from now on the core may use the queue directly
-    thread = threading.Thread(target=call, args=(made, key))
-    thread.start()
+    get = in_thread(call, made, key)
     until(lambda: wait_of("actor:0"))
     shown = wait_of("actor:0")
     assert shown.operation == "get"
     assert shown.on == f"the channel 'c', key {key!r}"
     assert shown.channel == "c"
     made.put(1, weight=1, key=key)
-    thread.join()
+    get.result(DEADLINE_S)
     assert is_idle()
 
 
 def test_a_put_that_waits_is_shown_until_there_is_room(channel, key):
     made = channel(1)
     made.put(0, key=key)
-    thread = threading.Thread(target=made.put, args=(1,), kwargs={"key": key})
-    thread.start()
+    put = in_thread(made.put, 1, key=key)
     until(lambda: wait_of("actor:0"))
     assert wait_of("actor:0").operation == "put"
     assert wait_of("actor:0").channel == "c"
     made.get(key)
-    thread.join()
+    put.result(DEADLINE_S)
     assert is_idle()
 
 
@@ -82,13 +79,11 @@ def test_calls_that_do_not_wait_write_nothing(channel, key, monkeypatch, timing)
 
 def test_the_wait_for_an_asynchronous_get_names_its_channel(channel, key):
     made = channel()
-    work = made.get(key, async_op=True)
-    thread = threading.Thread(target=work.wait)
-    thread.start()
+    wait = in_thread(made.get(key, async_op=True).wait)
     until(lambda: wait_of("actor:0"))
     assert wait_of("actor:0").channel == "c"
     made.put(1, key=key)
-    thread.join()
+    wait.result(DEADLINE_S)
 
 
 PUTS = {

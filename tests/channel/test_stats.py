@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import threading
 import time
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from shoal.errors import ChannelEmpty
 from support.log_lines import once_logged
 from support.processes import DEADLINE_S, until
+from support.threads import in_thread
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 
@@ -37,18 +37,16 @@ def test_waiting_calls_are_counted(channel, key, transport):
     one = channel(maxsize=3)
     # Shared memory reports only whether any process waits: counting would make waits slower.
     least = 2 if transport == "local" else 1
-    gets = [threading.Thread(target=one.get, args=((key, "empty"),)) for _ in range(2)]
     one.put_many(range(3), key=(key, "full"))
-    puts = [threading.Thread(target=one.put, args=(n, 0, (key, "full"))) for n in range(2)]
-    for thread in gets + puts:
-        thread.start()
+    calls = [in_thread(one.get, (key, "empty")) for _ in range(2)]
+    calls += [in_thread(one.put, n, 0, (key, "full")) for n in range(2)]
     until(lambda: one.stats((key, "empty")).waiting_consumers >= least)
     until(lambda: one.stats((key, "full")).waiting_producers >= least)
     one.put_many(range(2), key=(key, "empty"))
     for _ in range(5):
         one.get((key, "full"), timeout=DEADLINE_S)
-    for thread in gets + puts:
-        thread.join(DEADLINE_S)
+    for call in calls:
+        call.result(DEADLINE_S)
     if transport == "local":
         assert one.stats((key, "empty")).waiting_consumers == 0
         assert one.stats((key, "full")).waiting_producers == 0

@@ -1,7 +1,6 @@
 """The lane of a channel: puts and gets from another node, without the interpreter of its actor."""
 
 import asyncio
-import re
 import socket
 import threading
 from types import SimpleNamespace
@@ -12,7 +11,6 @@ from ray.exceptions import ActorUnavailableError
 from shoal import _backend
 from shoal.deadline import Deadline
 from shoal.errors import (
-    ChannelError,
     PeerLostError,
     ShoalTimeoutError,
     ShoalValueError,
@@ -23,6 +21,7 @@ from support.certificates import Authority
 from support.channel_actor import DEADLINE_S, held_up
 from support.items import Acts
 from support.processes import until
+from support.threads import in_thread
 
 TLS_VARIABLES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 
@@ -109,38 +108,26 @@ def test_a_put_that_has_no_answer_about_the_lane_puts_nothing(actors):
 def test_a_get_that_waits_goes_on_at_the_next_process_of_the_actor(
     actors, far_queues, restart, how
 ):
-    queues, got = far_queues(), []
+    queues = far_queues()
     assert queues.take("k", ONE, Deadline(DEADLINE_S)) == "first"
-
-    def get():
-        if how == "sync":
-            got.append(queues.take("k", ONE, Deadline(DEADLINE_S)))
-        else:
-            got.append(queues.start_take("k", ONE, Deadline(DEADLINE_S)).result(DEADLINE_S).value)
-
-    thread = threading.Thread(target=get)
-    thread.start()
+    if how == "sync":
+        get = in_thread(queues.take, "k", ONE, Deadline(DEADLINE_S))
+    else:
+        get = queues.start_take("k", ONE, Deadline(DEADLINE_S))
     until(lambda: queues.counts("k").waiting_consumers, DEADLINE_S)
     restart(queues)
     actors.way("shm").put("k", 1, 0, Deadline(DEADLINE_S))
-    thread.join(DEADLINE_S)
-    assert got == [1]
+    got = get.result(DEADLINE_S)
+    assert (got if how == "sync" else got.value) == 1
 
 
 def test_a_get_ends_when_its_only_producer_dies(actors, far_queues, restart):
-    queues, errors = far_queues(), []
-
-    def get():
-        with pytest.raises(PeerLostError, match=r"key 'other': .* was cut") as caught:
-            queues.take("other", ONE._replace(again=False), Deadline(DEADLINE_S))
-        errors.append(caught)
-
-    thread = threading.Thread(target=get)
-    thread.start()
+    queues = far_queues()
+    get = in_thread(queues.take, "other", ONE._replace(again=False), Deadline(DEADLINE_S))
     until(lambda: queues.counts("other").waiting_consumers, DEADLINE_S)
     restart(queues)
-    thread.join(DEADLINE_S)
-    assert errors
+    with pytest.raises(PeerLostError, match=r"key 'other': .* was cut"):
+        get.result(DEADLINE_S)
 
 
 LEASED = ONE._replace(lease=True)
@@ -308,19 +295,15 @@ def test_a_closed_channel_stays_until_its_last_item_has_arrived(actors, far_queu
         assert goes_on.wait(DEADLINE_S)
         return "slow"
 
-    queues, got = far_queues(), []
+    queues = far_queues()
     assert queues.take("k", ONE, None) == "first"
     queues.put("k", Acts(slow), 0, Deadline(DEADLINE_S))
-    thread = threading.Thread(
-        target=lambda: got.append(queues.take("k", ONE, Deadline(DEADLINE_S)))
-    )
-    thread.start()
+    get = in_thread(queues.take, "k", ONE, Deadline(DEADLINE_S))
     assert begun.wait(DEADLINE_S)
     assert actors.ask("end", False) is False
     assert actors.call("shoal_channel_settings")["ending"]
     goes_on.set()
-    thread.join(DEADLINE_S)
-    assert got == ["slow"]
+    assert get.result(DEADLINE_S) == "slow"
     until(lambda: actors.ask("end", False), DEADLINE_S)
 
 
@@ -333,44 +316,27 @@ def test_the_next_process_of_the_actor_is_found(actors, far_queues, restart):
 
 @pytest.fixture
 def waiting(far_queues):
-    """Return a thread whose put waits for room, and the list of its errors."""
-
-    def made():
-        queues, errors = far_queues(maxsize=1), []
-
-        def put():
-            try:
-                queues.put("k", 1, 0, Deadline(DEADLINE_S))
-            except ChannelError as error:
-                errors.append(error)
-            except PeerLostError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=put)
-        thread.start()
-        until(lambda: queues.counts("k").waiting_producers, DEADLINE_S)
-        return queues, thread, errors
-
-    return made
+    """Queues and a put into them that waits for room in another thread."""
+    queues = far_queues(maxsize=1)
+    put = in_thread(queues.put, "k", 1, 0, Deadline(DEADLINE_S))
+    until(lambda: queues.counts("k").waiting_producers, DEADLINE_S)
+    return queues, put
 
 
 def test_a_put_that_waits_for_an_actor_whose_server_has_ended_may_be_done_or_not(actors, waiting):
-    _, thread, errors = waiting()
+    _, put = waiting
     actors.worker._lane[0].stop()
-    thread.join(DEADLINE_S)
-    (error,) = errors
-    assert isinstance(error, PeerLostError)
-    text = r"the actor c:0 of the channel 'c' does not answer: what it was asked for may be done or not"
-    assert re.match(text, str(error))
+    text = r"^the actor c:0 of the channel 'c' does not answer: what it was asked for may be done or not"
+    with pytest.raises(PeerLostError, match=text):
+        put.result(DEADLINE_S)
 
 
 def test_a_put_that_waits_for_an_actor_that_starts_again_may_be_done_or_not(waiting, restart):
-    queues, thread, errors = waiting()
+    queues, put = waiting
     restart(queues, maxsize=1)
-    thread.join(DEADLINE_S)
-    (error,) = errors
-    assert isinstance(error, PeerLostError)
-    assert "died in the middle of a call, and another process takes its place" in str(error)
+    text = "died in the middle of a call, and another process takes its place"
+    with pytest.raises(PeerLostError, match=text):
+        put.result(DEADLINE_S)
 
 
 def test_an_actor_that_cannot_listen_is_named(actors):
