@@ -41,8 +41,9 @@ def test_items_keep_order_keys_and_weights(channel):
 @everywhere
 def test_nowait_calls_say_full_and_empty(channel, key):
     one = channel(maxsize=1)
-    with pytest.raises(asyncio.QueueEmpty, match="empty"):
+    with pytest.raises(asyncio.QueueEmpty, match=r"^driver .*empty") as caught:
         one.get_nowait(key)
+    assert f"channel {one.name!r}, key {key!r}" in str(caught.value)
     one.put_nowait("a", key=key)
     assert one.full(key)
     with pytest.raises(asyncio.QueueFull, match="maxsize=1"):

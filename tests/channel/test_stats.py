@@ -7,7 +7,6 @@ import time
 import numpy as np
 import pytest
 
-from shoal.errors import ChannelEmpty
 from support.log_lines import once_logged
 from support.processes import DEADLINE_S, until
 from support.threads import in_thread
@@ -100,13 +99,3 @@ def test_a_long_wait_in_the_core_is_logged(channel, key, caplog, timing, call):
     awaited = "an item" if call == "get_many" else "room"
     assert f"waits for {awaited} in the channel {one.name!r}, key {key!r}: waiting for" in line
     assert "(no limit)" in line
-
-
-@everywhere
-def test_an_error_names_the_worker_the_channel_and_the_key(channel, key):
-    one = channel()
-    with pytest.raises(ChannelEmpty) as caught:
-        one.get_nowait(key)
-    assert str(caught.value).startswith("driver")
-    assert f"channel {one.name!r}" in str(caught.value)
-    assert key in str(caught.value)

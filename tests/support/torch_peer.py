@@ -4,7 +4,6 @@ import contextlib
 import multiprocessing
 import os
 import pickle
-import threading
 import time
 
 import torch  # noqa: TID253  (this process is about torch)
@@ -147,27 +146,3 @@ def connected(peer, me="a:0", other="b:0"):
     pair.connect(Deadline(LIMIT_S))
     peer.result()
     return pair
-
-
-def in_thread(function, *arguments):
-    """Run a function in a thread; returns a function that waits for its result or its error."""
-    outcome = []
-
-    def work():
-        try:
-            outcome.append((True, function(*arguments)))
-        except BaseException as error:  # noqa: BLE001  (raised by `result`)
-            outcome.append((False, error))
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-
-    def result():
-        thread.join(60)
-        assert outcome, "the thread did not end"
-        well, value = outcome[0]
-        if not well:
-            raise value
-        return value
-
-    return result

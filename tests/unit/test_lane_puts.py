@@ -40,16 +40,6 @@ def test_a_put_is_late_although_the_one_before_it_waits_on(actors, full):
     assert [put.result(DEADLINE_S) for put in (patient, last)] == [None, None]
 
 
-def test_a_put_that_is_late_does_not_fail_those_behind_it(actors, full):
-    first, second, third = begin(full, 0.1, 0.3, math.inf)
-    for put in (first, second):
-        with pytest.raises(ShoalTimeoutError):
-            put.result(DEADLINE_S)
-    here = actors.way("shm")
-    assert [here.take("k", ONE, Deadline(DEADLINE_S)) for _ in range(2)] == ["first", 3]
-    assert third.result(DEADLINE_S) is None
-
-
 def test_a_put_without_time_is_made_if_there_is_room(actors):
     queues = actors.start().way("lane")
     for _ in range(20):

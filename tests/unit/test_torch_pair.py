@@ -10,6 +10,7 @@ from shoal.deadline import Deadline
 from shoal.errors import ShoalTimeoutError, ShoalTypeError, ShoalValueError, TransportError
 from shoal.transport.torch.framing import PACK_BYTES, PART_BYTES, SMALL_BYTES, parts
 from shoal.transport.torch.pair import TorchPair
+from support.threads import in_thread
 from support.torch_peer import (
     IP,
     LIMIT_S,
@@ -19,7 +20,6 @@ from support.torch_peer import (
     connect,
     connected,
     frame_of,
-    in_thread,
     join,
     offer,
     raw,
@@ -141,7 +141,7 @@ def test_threads_take_turns_to_send(peer, lasting):
             lasting.send(bytes([thread, index]), [value], limit())
 
     for result in [in_thread(sends, thread) for thread in range(4)]:
-        result()
+        result.result(60)
     got = peer.result()
     assert all(first == [frame[0] * 20 + frame[1]] for frame, first in got)
     for thread in range(4):
@@ -266,7 +266,7 @@ def test_tensors_that_are_not_received_are_dropped_with_the_next_frame(peer, rec
     following = in_thread(receiving.recv_frame, limit())
     peer.result()
     peer.start(send, sent, b"kept", "b:1")
-    assert following() == b"kept"
+    assert following.result(60) == b"kept"
     into = [torch.zeros_like(tensor) for tensor in sent]
     receiving.recv_tensors(into, limit())
     peer.result()

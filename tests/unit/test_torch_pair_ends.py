@@ -14,6 +14,7 @@ from shoal.errors import PeerLostError, ShoalTimeoutError, TransportError
 from shoal.transport.torch.pair import TorchPair
 from shoal.transport.torch.store import server_at
 from support.processes import until
+from support.threads import in_thread
 from support.torch_peer import (
     IP,
     LIMIT_S,
@@ -22,7 +23,6 @@ from support.torch_peer import (
     connect,
     connected,
     frame_of,
-    in_thread,
     join,
     offer,
     pid,
@@ -111,7 +111,7 @@ def test_a_receiver_that_is_killed_is_lost(victim):
     victim.kill()
     text = r"a:0: send to b:0: the connection was lost after \d+\.\d s of waiting \(.*Connection"
     with pytest.raises(PeerLostError, match=text):
-        sending()
+        sending.result(60)
     with pytest.raises(PeerLostError, match="a:0: send to b:0: this pair is closed: its connect"):
         pair.send(b"", [], limit())
 
@@ -122,7 +122,7 @@ def test_a_sender_that_is_killed_is_lost(victim):
     time.sleep(0.2)
     victim.kill()
     with pytest.raises(PeerLostError, match=r"a:0: receive from b:0: the connection was lost"):
-        receiving()
+        receiving.result(60)
     with pytest.raises(PeerLostError, match=r"this pair is closed: its connection was lost"):
         pair.recv_frame(limit())
 
@@ -167,7 +167,7 @@ def test_a_send_that_gloo_forgot_ends_with_its_receiver(peer, victims, dies):
     else:
         victim.run(close)
     with pytest.raises(PeerLostError, match=r"a:0: send to b:0: the connection was lost .*closed"):
-        sending()
+        sending.result(60)
 
 
 # Peers that do not answer.
@@ -252,7 +252,7 @@ def test_closing_ends_the_waits_of_other_threads_and_of_the_peer(peer):
     peer.result()
     pair.close()
     with pytest.raises(TransportError, match=r"a:0: send to b:0: this pair is closed: close\(\)"):
-        sending()
+        sending.result(60)
     with pytest.raises(PeerLostError, match="b:0: receive from a:0: the connection was lost"):
         peer.run(recv_frame)
     peer.run(close)
