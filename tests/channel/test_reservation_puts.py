@@ -16,7 +16,6 @@ from shoal.errors import (
     ShoalTimeoutError,
     ShoalValueError,
 )
-from support.channel_actor import held_up
 from support.log_lines import once_logged
 from support.processes import DEADLINE_S, in_a_child, until
 from support.threads import in_thread
@@ -90,30 +89,6 @@ def test_a_put_waits_for_room(channel, key):
     assert one.get(key) == "first"
     putting.result(DEADLINE_S)
     assert one.get(key, timeout=DEADLINE_S).size == LARGE
-
-
-@everywhere
-@pytest.mark.parametrize(("policy", "left"), [("drop_oldest", [1, 2, 3]), ("keep_latest", [3])])
-def test_policies_that_drop_make_room(channel, key, policy, left):
-    one = channel(maxsize=3, policy=policy)
-    for n in range(4):
-        with one.reserve(LARGE, "u1", key=key) as array:
-            array[:] = n
-    assert [int(item[0]) for item in one.drain(key)] == left
-
-
-@everywhere
-def test_the_policy_error_refuses_and_loses_nothing(channel, key):
-    one = channel(maxsize=1, policy="error")
-    one.put("first", key=key)
-    reservation = one.reserve(LARGE, "u1", key=key)
-    with pytest.raises(ChannelFull, match="maxsize=1"):
-        reservation.put(timeout=DEADLINE_S)
-    with pytest.raises(ChannelFull):
-        reservation.put(async_op=True).wait(timeout=DEADLINE_S)
-    assert one.get(key) == "first"
-    reservation.put()
-    assert one.get(key).size == LARGE
 
 
 @shared
@@ -250,21 +225,6 @@ def test_a_put_is_awaited(channel, key):
             assert (await one.get(key, async_op=True))[0] == n
 
     asyncio.run(main())
-
-
-@apart
-def test_a_put_comes_after_asynchronous_puts_of_the_process(channel, key):
-    one = channel()
-    reservation = one.reserve(LARGE, "u1", key=key)
-    with held_up():
-        works = [one.put(n, key=key, async_op=True) for n in range(5)]
-        putting = in_thread(reservation.put)
-        time.sleep(0.05)
-    putting.result(DEADLINE_S)
-    got = one.drain(key)
-    assert got[:5] == list(range(5))
-    assert got[5].size == LARGE
-    assert all(work.done() for work in works)
 
 
 @everywhere

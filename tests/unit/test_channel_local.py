@@ -160,15 +160,6 @@ def test_works_chain_and_time_their_functions():
     assert 0 <= first.time < 1
 
 
-def test_a_failed_work_fails_what_follows_and_every_wait():
-    first = AsyncFuncWork(failing)
-    second = first.then(print)
-    first()
-    for work in (first, second, second):
-        with pytest.raises(ValueError, match="on purpose"):
-            work.wait(timeout=30)
-
-
 def test_an_error_without_a_waiter_is_logged(caplog):
     work = AsyncFuncWork(failing)
     work()

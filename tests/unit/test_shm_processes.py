@@ -43,28 +43,6 @@ def test_a_child_can_leave_a_session_while_its_threads_begin_to_use_it(session):
     assert [in_a_child(use_and_leave) for _ in range(200)] == ["4"] * 200
 
 
-def test_messages_cross_processes(session, start, line):
-    asked, answers = session.queue("asked"), session.queue("answers")
-    program = ATTACH + (
-        "asked, answers = session.queue('asked'), session.queue('answers')\n"
-        "while (item := asked.get()) is not None:\n"
-        "    answers.put((os.getpid(), item * 2))\n"
-        "session.close()\nprint('done', flush=True)\n"
-    )
-    processes = [start(program, session.token) for _ in range(2)]
-    for i in range(100):
-        asked.put(np.full(30_000, i) if i % 10 == 0 else i)
-    got = [answers.get(timeout=DEADLINE_S) for _ in range(100)]
-    assert sorted(int(np.max(item)) // 2 for _, item in got) == list(range(100))
-    for _ in processes:
-        asked.put(None)
-    assert [line(process) for process in processes] == ["done", "done"]
-    del got
-    gc.collect()
-    stats = session.stats()
-    assert (stats["participants"], stats["bytes_in_use"], stats["lost_messages"]) == (1, 0, 0)
-
-
 def test_the_messages_of_a_dead_producer_stay(session, start, line):
     queue = session.queue("k")
     program = ATTACH + (

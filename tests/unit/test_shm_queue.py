@@ -256,19 +256,6 @@ def test_memory_that_is_used_up_makes_puts_wait(shm, place):
         assert session.stats()["bytes_in_use"] == 0
 
 
-def test_memory_that_is_used_up_as_an_error(shm, place):
-    with shm.Session.create(dir=place, max_bytes=10**6, memory_policy="error") as session:
-        queue = session.queue("k")
-        queue.put(bytes(600_000))
-        with pytest.raises(
-            ChannelMemoryError,
-            match=r"^put: the session's memory is used up .*; process \d+ holds \d+ bytes",
-        ):
-            queue.put(bytes(600_000))
-        assert len(queue.get()) == 600_000
-        queue.put(bytes(600_000))
-
-
 def test_memory_that_is_used_up_spills_to_a_disk(shm, place, tmp_path):
     with shm.Session.create(
         dir=place, max_bytes=10**6, memory_policy="spill", spill_dir=str(tmp_path)
