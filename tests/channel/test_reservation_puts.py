@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import os
-import signal
 import time
 
 import pytest
@@ -281,25 +280,15 @@ def test_a_forked_child_cannot_use_the_parents_reservation(channel, key):
 
 @shared
 def test_the_memory_of_a_killed_producer_comes_back(channel, key):
-    one = channel(max_bytes=4 * MB)
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            one.put("put", key=key)
-            kept = one.reserve(3 * MB, "u1", key=key)
-            kept.array[:] = 1
-            os.write(write, b"1")
-            time.sleep(60)
-        finally:
-            os._exit(1)
-    assert os.read(read, 1) == b"1"
-    with pytest.raises(ShoalTimeoutError):
-        one.reserve(3 * MB, "u1", key=key, timeout=0.1)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    one, kept = channel(max_bytes=4 * MB), []
+
+    def reserve():
+        one.put("put", key=key)
+        kept.append(one.reserve(3 * MB, "u1", key=key))
+        kept[0].array[:] = 1
+        return one.stats(key).memory_reserved >= 3 * MB
+
+    assert in_a_child(reserve) == "True"
     one.reserve(3 * MB, "u1", key=key, timeout=DEADLINE_S).cancel()
     assert one.get(key) == "put"
     assert one.empty(key)
-    os.close(read)
-    os.close(write)
