@@ -28,13 +28,21 @@ def has_ended(pid: int) -> bool:
     A killed process may be a zombie while its other threads still hold its memory and file locks.
     """
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        fields = _fields(pid)
     except OSError:
         return True
-    # The name is in parentheses and may itself contain some: start after the last one.
-    fields = stat[stat.rindex(")") + 2 :].split()
     state, threads = fields[0], int(fields[17])
     return state in "ZX" and threads <= 1
+
+
+def kernel_state(pid: int) -> str:
+    """Return the state of a process as the kernel names it: "S" if it sleeps, "T" if stopped."""
+    return _fields(pid)[0]
+
+
+def _fields(pid: int) -> list[str]:
+    # The name is in parentheses and may itself contain some: start after the last one.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def in_a_child(function: Callable[..., Any], *args: Any) -> str:

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from shoal.pickling import dumps, loads
 from shoal.process import ProcessId, own_process
 from shoal.shm.shared_files import PayloadWriter, open_payload, sweep
 from shoal.shm.shared_files.names import FileName, LinkName, parse
-from support.processes import killed
+from support.processes import kernel_state, killed, until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -115,11 +114,7 @@ def tell(process, stop, order):
 def wait_for_stop(process, line):
     """Wait until a process has stopped itself before its given step."""
     assert line(process) == "stopped"
-    end = time.monotonic() + DEADLINE_S
-    stat = Path(f"/proc/{process.pid}/stat")
-    while stat.read_text().rpartition(")")[2].split()[0] != "T":
-        assert time.monotonic() < end
-        time.sleep(0.001)
+    until(lambda: kernel_state(process.pid) == "T")
 
 
 def file_of(ref):

@@ -4,13 +4,12 @@ import gc
 import os
 import signal
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from shoal.errors import ChannelClosed, ShoalTimeoutError, ShoalValueError
-from support.processes import in_a_child, killed, until
+from support.processes import in_a_child, kernel_state, killed, until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -100,9 +99,7 @@ def test_a_stopped_process_is_alive(session, start, line):
     process = start(LEASE, session.token)
     line(process)
     process.send_signal(signal.SIGSTOP)
-    until(
-        lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    )
+    until(lambda: kernel_state(process.pid) == "T")
     with pytest.raises(ShoalTimeoutError):
         queue.get(timeout=1)  # it looks for dead processes meanwhile
     assert session.sweep()["dead"] == 0
@@ -199,11 +196,7 @@ def test_ctrl_c_ends_a_call_that_waits_and_loses_nothing(session, start, line):
     for _ in range(3):
         assert line(process) == "waits"
         # Asleep, not about to sleep.
-        until(
-            lambda: (
-                Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
-            )
-        )
+        until(lambda: kernel_state(process.pid) == "S")
         process.send_signal(signal.SIGINT)
         assert seen.get(timeout=DEADLINE_S) == "interrupted"
     assert process.wait(DEADLINE_S) == 0
