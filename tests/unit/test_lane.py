@@ -16,6 +16,7 @@ from shoal.errors import (
     ShoalValueError,
     TransportError,
 )
+from shoal.queues.lane import HeldLeases
 from shoal.queues.protocol import ONE
 from support.certificates import Authority
 from support.channel_actor import DEADLINE_S, held_up
@@ -153,6 +154,25 @@ def test_leases_make_no_call_to_the_actor_and_are_renewed(actors, channel, far_q
     again.ack()
     assert actors.handle.called == []
     until(lambda: not queues._lane._server.held._renews, DEADLINE_S)
+
+
+def test_leases_are_renewed_although_a_call_failed_and_no_longer_once_they_have_ended(timing):
+    timing("queues", renew_s=0.01)
+    calls, again = [], threading.Event()
+
+    async def renew(numbers):
+        calls.append(sorted(numbers))
+        if len(calls) == 1:
+            raise RuntimeError("on purpose")
+        if len(calls) == 3:
+            again.set()
+        return [7]
+
+    held = HeldLeases(renew)
+    held.add([6, 7])
+    assert again.wait(DEADLINE_S)
+    held.remove([7])
+    assert calls[:3] == [[6, 7], [6, 7], [7]]
 
 
 def test_the_lease_of_an_actor_that_starts_again_may_have_ended_or_not(actors, far_queues, restart):
