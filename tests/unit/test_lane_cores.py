@@ -70,16 +70,41 @@ def far(here, server):
     return made
 
 
-@between_cores
-def test_objects_pass_between_the_cores(there, session, far):
+@all_cores
+def test_objects_pass_between_nodes(there, session, far):
+    near, far = there.ShmQueue(session, Q), far()
+    items = [
+        b"x",
+        "text",
+        {"a": [1, 2.5, None]},
+        bytes(300),
+        bytes(100_000),
+        list(range(3000)),
+        None,
+    ]
+    far.put(items[0], 3)
+    far.put_nowait(items[1])
+    far.put_many(items[2:], range(5))
+    assert near.peek() == list(zip([3, 0, *range(5)], items, strict=True))
+    assert near.get_many(7) == items
+    near.put_many([*items, *items], range(14))
+    assert [far.get(), far.get_nowait(), *far.get_many(5)] == items
+    assert far.get_batch(15) == items[:2]
+    assert far.get_batch(60, 0.01, 50) == items[2:]
+    assert near.empty()
+
+
+@all_cores
+def test_arrays_keep_their_layout_and_belong_to_the_consumer(there, session, far):
     np = pytest.importorskip("numpy")
     near, far = there.ShmQueue(session, Q), far()
-    items = [b"x", "text", {"a": [1, 2.5, None]}, bytes(100_000), list(range(3000)), None]
-    far.put_many(items, range(6))
-    assert near.get_batch(15) == items
-    near.put_many(items, range(6))
-    assert far.get_batch(15) == items
-    sent = {"a": np.arange(60_000).reshape(200, 300), "b": np.ones((3, 5), "f2")[::2]}
+    large = np.arange(60_000).reshape(200, 300)
+    sent = {
+        "large": large,
+        "view": large[::2],
+        "b": np.ones((3, 5), "f2"),
+        "none": np.empty((0, 4)),
+    }
     for put, get in ((far.put, near.get), (near.put, far.get)):
         put(sent)
         got = get()
@@ -87,6 +112,12 @@ def test_objects_pass_between_the_cores(there, session, far):
             assert got[name].dtype == array.dtype
             assert np.array_equal(got[name], array)
             got[name][...] = 7
+    # A later message does not lie where an array lies that is in use.
+    kept = got["large"][0]
+    del got
+    near.put(large + 1)
+    assert np.array_equal(far.get(), large + 1)
+    assert (kept == 7).all()
 
 
 @between_cores

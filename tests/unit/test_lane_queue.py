@@ -54,17 +54,6 @@ def far(client, **options):
     return _backend.LaneQueue(client, canonical(b"q"), name="queue 'q'", **options)
 
 
-def test_a_put_from_another_node_stores_the_same_messages_as_a_put_here(session, queue, client):
-    put = far(client)
-    items = [b"x", "text", {"a": [1, 2.5, None]}, bytes(100_000), bytearray(70_000)]
-    put.put(items[0], 3)
-    put.put_nowait(items[1])
-    put.put_many(items[2:], [1, 2, 3])
-    assert [message for _, message in queue.peek()] == items
-    assert [weight for weight, _ in queue.peek()] == [3, 0, 1, 2, 3]
-    assert [queue.get() for _ in items] == items
-
-
 def fail_alike(error, here, there, call):
     """Check that a call fails on both queues in the same way; return the text of the error."""
     failed = []
@@ -204,36 +193,6 @@ def test_a_signal_ends_a_call_that_waits(session, shm, client, operation):
         here.put(1)
     assert here.get_nowait() == 1
     assert here.empty()
-
-
-def test_a_get_from_another_node_returns_the_objects_that_were_put_here(queue, client):
-    there = far(client)
-    items = [b"x", "text", {"a": [1, 2.5, None]}, bytes(300), bytes(100_000), None]
-    queue.put_many([*items, *items], range(12))
-    assert [there.get() for _ in items[:3]] == items[:3]
-    assert there.get_nowait() == items[3]
-    assert there.get_many(2) == items[4:]
-    assert there.get_batch(13) == items[:2]
-    assert there.get_batch(40, 0.01, 30) == items[2:]
-    until(lambda: not queue.stats()["messages"], DEADLINE_S)
-
-
-def test_taken_arrays_keep_their_layout_and_belong_to_the_consumer(queue, client):
-    np = pytest.importorskip("numpy")
-    sent = [np.arange(60_000).reshape(200, 300), np.ones((3, 5), "f2"), np.empty((0, 4))]
-    queue.put({"a": sent, "views": sent[0][::2]})
-    queue.put(sent[0] + 1)
-    there = far(client)
-    got = there.get()
-    for here, expected in zip([*got["a"], got["views"]], [*sent, sent[0][::2]], strict=True):
-        assert here.dtype == expected.dtype
-        assert np.array_equal(here, expected)
-        here[...] = 7
-    # A later message does not lie where an array lies that is in use.
-    kept = got["a"][0]
-    del got
-    assert np.array_equal(there.get(), sent[0] + 1)
-    assert (kept == 7).all()
 
 
 def test_a_get_that_finds_nothing_fails_as_one_here_does(queue, client):
