@@ -16,6 +16,7 @@ from shoal.errors import (
     ShoalValueError,
 )
 from support.items import Unloadable
+from support.message_codec import same
 
 OBJECTS = {
     "none": None,
@@ -30,16 +31,6 @@ OBJECTS = {
 
 
 SENDER = 4711
-
-
-def equal(one, other):
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return type(one) is type(other) and all(map(equal, one, other))
-    return one == other and type(one) is type(other)
 
 
 @pytest.fixture(params=OBJECTS)
@@ -78,10 +69,10 @@ def test_a_message_passes_through_as_it_is(backend, pair, obj):
     arrived = across(parcel)
     assert arrived.nbytes == parcel.nbytes
     plain.put(arrived, 7)
-    assert equal(plain.get_batch(7)[0], obj)
+    assert same(plain.get_batch(7)[0], obj)
     plain.put_many([parcel, obj])
     for got in plain.get_many(2):
-        assert equal(got, obj)
+        assert same(got, obj)
 
 
 def test_a_parcel_of_an_object_equals_its_message(backend, session, pair, obj):
@@ -90,11 +81,11 @@ def test_a_parcel_of_an_object_equals_its_message(backend, session, pair, obj):
     raw.put(obj)
     taken = raw.get()
     assert made.nbytes == taken.nbytes
-    assert equal(made.open(), obj)
-    assert equal(taken.open(), obj)
+    assert same(made.open(), obj)
+    assert same(taken.open(), obj)
     again = backend.ShmParcel.of(backend.ShmParcel.of(obj))
     raw.put(again)
-    assert equal(plain.get(), obj)
+    assert same(plain.get(), obj)
     del taken
     gc.collect()
     assert session.stats()["descriptors_in_use"] == 0
@@ -105,7 +96,7 @@ def test_a_parcel_of_an_object_equals_its_message(backend, session, pair, obj):
 def test_it_is_pickled_whole_too(backend, obj, protocol):
     parcel = backend.ShmParcel.of(obj)
     arrived = pickle.loads(pickle.dumps(parcel, protocol=protocol))
-    assert equal(arrived.open(), obj)
+    assert same(arrived.open(), obj)
 
 
 def test_every_get_gives_parcels(backend, pair):
@@ -204,7 +195,7 @@ def test_it_keeps_its_sender_through_any_number_of_queues(shm, backend, session,
         queue.get(lease=True).give_back()
         parcel = across(queue.get())
         assert parcel.sender == SENDER
-    assert equal(parcel.open(), obj)
+    assert same(parcel.open(), obj)
 
 
 def test_each_of_many_keeps_its_own_sender(backend, pair):
@@ -246,7 +237,7 @@ def test_inside_of_another_object_it_stays_as_it_is(backend, pair):
     assert taken.sender == os.getpid()
     (inside,) = taken.open()
     assert inside.sender == SENDER
-    assert equal(inside.open(), OBJECTS["two"])
+    assert same(inside.open(), OBJECTS["two"])
 
 
 @pytest.mark.parametrize("get", [lambda q: q.peek(), lambda q: q.get(), lambda q: q.get_many(2)])
@@ -332,5 +323,5 @@ def test_a_queue_without_memory_takes_parcels_from_disk(backend, place, tmp_path
         queue.put(sent_by(backend, i, array))
     for i, array in enumerate(sent):
         got = queue.get()
-        assert (got.sender, equal(got.open(), array)) == (i, True)
+        assert (got.sender, same(got.open(), array)) == (i, True)
     session.close()
