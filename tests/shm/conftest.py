@@ -1,6 +1,5 @@
 """Fixtures for long runs on shared memory: a session of either core, and crews on its queue."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +11,6 @@ from support import shm_crew
 CREW = Path(shm_crew.__file__)
 # Seconds that a crew may take in addition to its working time.
 DEADLINE_S = 40
-
-
-@pytest.fixture
-def environment(backend):
-    """The environment of a program that uses the same core."""
-    return {**os.environ, "SHOAL_BACKEND": backend.__name__.rpartition("._")[2]}
 
 
 @pytest.fixture

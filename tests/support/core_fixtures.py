@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import sys
 import tempfile
 from dataclasses import replace
@@ -31,6 +32,12 @@ def shm(backend, monkeypatch):
     yield importlib.import_module("shoal.shm")
     for name in [name for name in sys.modules if name.startswith("shoal.shm")]:
         del sys.modules[name]
+
+
+@pytest.fixture
+def environment(backend):
+    """The environment of a program that uses the same core."""
+    return {**os.environ, "SHOAL_BACKEND": backend.__name__.rpartition("._")[2]}
 
 
 @pytest.fixture

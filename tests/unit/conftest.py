@@ -1,7 +1,6 @@
 """Fixtures for unit tests: sessions and channels on either core, and programs beside the test."""
 
 import importlib.machinery
-import os
 import select
 import shutil
 import subprocess
@@ -152,12 +151,11 @@ def run_python():
 
 
 @pytest.fixture
-def start(backend):
+def start(environment):
     """Start a program with the same backend, which prints a line once it is ready."""
     started = []
 
     def begin(program, *arguments):
-        environment = {**os.environ, "SHOAL_BACKEND": backend.__name__.rpartition("._")[2]}
         process = subprocess.Popen(
             [sys.executable, "-c", program, *arguments],
             stdin=subprocess.PIPE,

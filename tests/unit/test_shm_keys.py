@@ -4,8 +4,7 @@ import dataclasses
 import datetime as dt
 import enum
 import fractions
-import subprocess
-import sys
+import os
 import uuid
 from decimal import Decimal
 from pathlib import PurePosixPath
@@ -143,21 +142,13 @@ def test_bytes_that_are_no_key_are_shown_as_digits():
         assert shown_key(whole[:cut]) == whole[:cut].hex()
 
 
-def test_another_process_has_the_same_bytes():
+def test_another_process_has_the_same_bytes(run_python):
     program = (
         "from shoal.shm.keys import canonical\n"
         "print(canonical((1, 'a', frozenset('xyz'), 0.1, None)).hex())"
     )
     printed = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={"PYTHONHASHSEED": str(seed)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        ).stdout
-        for seed in (1, 2)
+        run_python("-c", program, env=os.environ | {"PYTHONHASHSEED": seed}) for seed in ("1", "2")
     }
     assert len(printed) == 1
 

@@ -69,13 +69,11 @@ def descriptors():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def dead_process():
+@pytest.fixture
+def dead(run_python):
     """The identity of a process that has ended."""
     program = "import json\nfrom shoal.process import own_process\nprint(json.dumps(own_process()))"
-    result = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, timeout=DEADLINE_S
-    )
-    return type(ME)(*json.loads(result.stdout))
+    return type(ME)(*json.loads(run_python("-c", program)))
 
 
 def test_each_reader_has_a_writable_object_of_its_own(writer):
@@ -232,8 +230,7 @@ def test_damaged_files_are_refused(place):
     path.unlink()
 
 
-def test_forget_removes_payloads_that_a_reader_has_not_opened(writer, place):
-    dead = dead_process()
+def test_forget_removes_payloads_that_a_reader_has_not_opened(writer, place, dead):
     mine, its = writer.write(b"x", [b"y"], [ME, dead])
     writer.forget(dead)
     assert not Path(its[0]).exists()
@@ -243,8 +240,7 @@ def test_forget_removes_payloads_that_a_reader_has_not_opened(writer, place):
     assert len(bases(place)) == len(list(Path(place).iterdir()))
 
 
-def test_the_links_of_dead_readers_keep_no_file(writer):
-    dead = dead_process()
+def test_the_links_of_dead_readers_keep_no_file(writer, dead):
     [ref] = writer.write(b"x", [], [dead])
     [again] = writer.write(b"x", [], [dead])
     assert file_of(again) == file_of(ref)
@@ -433,8 +429,8 @@ def test_a_folder_that_was_removed(place):
     writer.close()
 
 
-def test_the_sweep_spares_living_writers_and_unknown_files(place):
-    dead, me = key_of(dead_process()), key_of(ME)
+def test_the_sweep_spares_living_writers_and_unknown_files(place, dead):
+    dead, me = key_of(dead), key_of(ME)
     elsewhere = (1, *dead[1:])  # the same process id in another PID namespace
     gone = [
         FileName(dead, 1),
@@ -547,12 +543,6 @@ print("done")
 """
 
 
-def test_a_forked_child_has_files_of_its_own(place):
-    result = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK, place],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEADLINE_S,
-    )
-    assert result.stdout == "done\n", result.stderr
+def test_a_forked_child_has_files_of_its_own(place, run_python):
+    printed = run_python("-W", "ignore::DeprecationWarning", "-c", FORK, place)
+    assert printed == "done\n"

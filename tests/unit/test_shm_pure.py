@@ -319,7 +319,7 @@ def test_a_process_killed_while_it_cleans_up_leaves_no_immortal_participant(own,
     assert queue.get_nowait() == "leased"
 
 
-def test_a_session_whose_folder_was_removed(own, queue):
+def test_a_session_whose_folder_was_removed(own, run_python):
     program = (
         "import shutil, sys\nfrom shoal._pure.shm import ShmSession\n"
         "shutil.rmtree(sys.argv[1])\n"
@@ -327,13 +327,7 @@ def test_a_session_whose_folder_was_removed(own, queue):
         "except LookupError: pass\n"
         "except ValueError as error: print(error)\n"
     )
-    printed = subprocess.run(
-        [sys.executable, "-c", program, own.token],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=True,
-    ).stdout
+    printed = run_python("-c", program, own.token)
     assert printed == f"no session at {own.token}: it was closed, or is on another host\n"
     assert not os.path.lexists(own.token)
 

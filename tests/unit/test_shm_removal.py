@@ -22,7 +22,7 @@ from shoal.shm.keys import canonical
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
 
-def test_participants_go_on_and_no_other_process_can_join(backend, tmp_path):
+def test_participants_go_on_and_no_other_process_can_join(backend, environment, tmp_path):
     folder, disk = tmp_path / "memory", tmp_path / "disk"
     folder.mkdir()
     disk.mkdir()
@@ -40,7 +40,7 @@ def test_participants_go_on_and_no_other_process_can_join(backend, tmp_path):
     joins = "import sys\nfrom shoal import shm\nshm.Session.attach(sys.argv[1])"
     other = subprocess.run(
         [sys.executable, "-c", joins, session.token],
-        env=os.environ | {"SHOAL_BACKEND": backend.__name__.rpartition("._")[2]},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=60,

@@ -1,6 +1,5 @@
 """Shared-memory sessions: creating, attaching, refused arguments and leftovers."""
 
-import os
 import re
 import signal
 import subprocess
@@ -23,21 +22,14 @@ pytestmark = [pytest.mark.nightly, pytest.mark.process]
 DEADLINE_S = 30
 
 
-def test_the_end_of_a_process_removes_its_session(backend, place):
+def test_the_end_of_a_process_removes_its_session(run_python, environment, place):
     program = (
         "import sys, threading\nfrom shoal import shm\n"
         "session = shm.Session.create(dir=sys.argv[1])\n"
         "q = session.queue('k')\nq.put(bytearray(200_000))\nheld = q.get()\n"
         "threading.Thread(target=session.queue('never').get, daemon=True).start()\n"
     )
-    name = backend.__name__.rpartition("._")[2]
-    subprocess.run(
-        [sys.executable, "-c", program, place],
-        env={**os.environ, "SHOAL_BACKEND": name},
-        timeout=DEADLINE_S,
-        check=True,
-        stderr=subprocess.DEVNULL,  # the thread ends with an error
-    )
+    run_python("-c", program, place, env=environment)
     assert list(Path(place).iterdir()) == []
 
 
@@ -126,7 +118,7 @@ def test_a_closed_session_leaves_received_arrays_alone(shm, place):
         queue.qsize()
 
 
-def test_the_module_needs_the_standard_library_only(backend):
+def test_the_module_needs_the_standard_library_only(environment):
     program = (
         "import sys\nbefore = set(sys.modules)\nfrom shoal import shm\n"
         "shm.Session.create().queue('k').put({'a': [1, b'x']})\n"
@@ -135,7 +127,7 @@ def test_the_module_needs_the_standard_library_only(backend):
     )
     result = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "SHOAL_BACKEND": backend.__name__.rpartition("._")[2]},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
