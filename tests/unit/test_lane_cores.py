@@ -1,4 +1,4 @@
-"""Lanes between processes that chose different cores; and what the pure core does after cuts and kills."""
+"""Lanes between processes of the same or different cores; and the pure core after cuts and kills."""
 
 import contextlib
 import itertools
@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from shoal import _backend
-from shoal.errors import ChannelClosed, ChannelEmpty, ShoalTimeoutError, TransportError
+from shoal.errors import (
+    ChannelClosed,
+    ChannelEmpty,
+    ChannelFull,
+    ChannelMemoryError,
+    ShoalTimeoutError,
+    ShoalValueError,
+    TransportError,
+)
 from shoal.shm.keys import canonical
 from support.certificates import Authority
 from support.channel_actor import DEADLINE_S
@@ -21,9 +29,6 @@ from support.processes import until
 KEY = bytes(range(32))
 Q = canonical(b"q")
 
-between_cores = pytest.mark.parametrize(
-    ("there", "here"), [("rust", "pure"), ("pure", "rust")], indirect=True
-)
 all_cores = pytest.mark.parametrize(
     ("there", "here"), list(itertools.product(("rust", "pure"), repeat=2)), indirect=True
 )
@@ -120,25 +125,99 @@ def test_arrays_keep_their_layout_and_belong_to_the_consumer(there, session, far
     assert (kept == 7).all()
 
 
-@between_cores
-def test_refusals_leases_and_the_end_of_a_queue_pass_between_the_cores(there, session, server, far):
-    near, far = there.ShmQueue(session, Q, 2), far(maxsize=2)
+def fail_alike(error, near, far, call):
+    """Check that a call fails on both queues in the same way; return the text of the error."""
+    failed = []
+    for queue in (near, far):
+        with pytest.raises(error) as caught:
+            call(queue)
+        failed.append(caught.value)
+    one, other = failed
+    assert (str(one), getattr(one, "done", 0)) == (str(other), getattr(other, "done", 0))
+    # The lane does not tell which memory is missing.
+    assert error is ChannelMemoryError or one.refusal == other.refusal
+    return str(one)
+
+
+@all_cores
+def test_a_put_that_finds_no_room_fails_as_one_here_does(there, session, far):
+    near, far = there.ShmQueue(session, Q, 2, name="queue 'q'"), far(maxsize=2)
     far.put_many([1, 2])
-    with pytest.raises(ShoalTimeoutError, match=r"no room in queue .q. within 0\.01 s") as full:
-        far.put(3, 0, 0.01)
-    assert full.value.refusal == ("messages", 2, 2, 0)
-    first, second = far.get_many(2, lease=True)
-    assert (server.lent, server.leases) == (2, 2)
+    fail_alike(ChannelFull, near, far, lambda queue: queue.put_nowait(3))
+    fail_alike(ShoalTimeoutError, near, far, lambda queue: queue.put(3, 0, 0.05))
+    fail_alike(ShoalTimeoutError, near, far, lambda queue: queue.put_many([3, 4], None, 0))
+    near.close()
+    fail_alike(ChannelClosed, near, far, lambda queue: queue.put(3))
+    fail_alike(ChannelClosed, near, far, lambda queue: queue.put_nowait(3))
+    fail_alike(ChannelClosed, near, far, lambda queue: queue.put_many([3]))
+
+
+@all_cores
+def test_a_message_over_the_byte_bound_is_put_alone_and_one_that_never_fits_fails(
+    there, session, far
+):
+    near, far = there.ShmQueue(session, Q, 0, 1000, "queue 'q'"), far(max_bytes=1000)
+    far.put(bytes(5000))
+    fail_alike(ChannelFull, near, far, lambda queue: queue.put_nowait(bytes(5000)))
+    assert near.get() == bytes(5000)
+    fail_alike(ChannelMemoryError, near, far, lambda queue: queue.put(bytes(65 * 2**20)))
+
+
+@all_cores
+def test_memory_that_is_used_up_is_an_error_that_names_its_holders(there, here, place):
+    session = there.ShmSession(dir=place, max_bytes=2**20, memory_policy="error")
+    server = there.LaneServer(session, "127.0.0.1", KEY)
+    near = there.ShmQueue(session, Q, name="queue 'q'")
+    far = here.LaneQueue(here.LaneClient(*server.address, KEY), Q, name="queue 'q'")
+    with contextlib.suppress(ChannelMemoryError):
+        for _ in range(10):
+            far.put(bytes(300_000))
+    text = fail_alike(ChannelMemoryError, near, far, lambda queue: queue.put(bytes(300_000)))
+    assert f"process {os.getpid()} holds" in text
+    server.stop()
+    session.close()
+
+
+@all_cores
+def test_a_get_that_finds_nothing_fails_as_one_here_does(there, session, far):
+    near, far = there.ShmQueue(session, Q, name="queue 'q'"), far()
+    fail_alike(ChannelEmpty, near, far, lambda queue: queue.get_nowait())
+    fail_alike(ShoalTimeoutError, near, far, lambda queue: queue.get(0.05))
+    fail_alike(ShoalTimeoutError, near, far, lambda queue: queue.get_many(3, 0))
+    fail_alike(ShoalTimeoutError, near, far, lambda queue: queue.get_batch(3, 0))
+    near.put("light", 1)
+    fail_alike(ShoalTimeoutError, near, far, lambda queue: queue.get_batch(3, 0.01))
+    near.close()
+    assert far.get() == "light"
+    fail_alike(ChannelClosed, near, far, lambda queue: queue.get())
+
+
+@all_cores
+def test_leased_items_are_acknowledged_or_go_back_one_by_one(there, here, session, server):
+    near, client = there.ShmQueue(session, Q), here.LaneClient(*server.address, KEY)
+    far = here.LaneQueue(client, Q)
+    near.put_many(["a", "b", "c", "d"], [1, 2, 3, 4])
+    first = far.get(lease=True)
+    assert (first.value, first.weight, first.redelivered) == ("a", 1, False)
+    second = far.get_nowait(lease=True)
+    third, fourth = far.get_batch(7, lease=True)
+    assert (server.lent, server.leases) == (4, 4)
     first.ack()
     second.give_back()
-    assert (near.get(), server.lent) == (2, 0)
-    with pytest.raises(ChannelEmpty, match="get_nowait: queue 'q' is empty"):
-        far.get_nowait()
-    near.close()
-    with pytest.raises(ChannelClosed, match="put: queue 'q' is closed"):
-        far.put(1)
-    with pytest.raises(ChannelClosed, match="get: queue 'q' is closed and empty"):
-        far.get()
+    third.give_back()
+    for lease in (first, second, third):  # nothing more happens
+        lease.ack()
+        lease.give_back()
+    assert (server.leases, near.qsize()) == (1, 2)
+    assert first.value == "a"
+    with pytest.raises(ShoalValueError, match="the message was given back"):
+        _ = second.value
+    again = far.get_many(5, lease=True)
+    assert [(lease.value, lease.redelivered) for lease in again] == [("b", True), ("c", True)]
+    client.renew([lease.number for lease in (fourth, *again)])
+    for lease in (fourth, *again):
+        lease.ack()
+    assert (server.leases, near.qsize()) == (0, 0)
 
 
 @with_the_pure_core

@@ -1,6 +1,5 @@
 """`LaneQueue`: puts into a queue of another node's session, and gets from it, over TCP."""
 
-import contextlib
 import os
 import re
 import signal
@@ -12,12 +11,9 @@ import pytest
 
 from shoal import _backend
 from shoal.errors import (
-    ChannelClosed,
     ChannelDecodeError,
     ChannelEmpty,
     ChannelExistsError,
-    ChannelFull,
-    ChannelMemoryError,
     ShoalTimeoutError,
     ShoalTypeError,
     ShoalValueError,
@@ -52,58 +48,6 @@ def client(server):
 
 def far(client, **options):
     return _backend.LaneQueue(client, canonical(b"q"), name="queue 'q'", **options)
-
-
-def fail_alike(error, here, there, call):
-    """Check that a call fails on both queues in the same way; return the text of the error."""
-    failed = []
-    for queue in (here, there):
-        with pytest.raises(error) as caught:
-            call(queue)
-        failed.append(caught.value)
-    one, other = failed
-    assert (str(one), getattr(one, "done", 0)) == (str(other), getattr(other, "done", 0))
-    # The lane does not tell which memory is missing.
-    assert error is ChannelMemoryError or one.refusal == other.refusal
-    return str(one)
-
-
-def test_a_put_that_finds_no_room_fails_as_one_here_does(session, shm, client):
-    here = shm.Queue(session, b"q", 2, name="queue 'q'")
-    there = far(client, maxsize=2)
-    there.put_many([1, 2])
-    fail_alike(ChannelFull, here, there, lambda queue: queue.put_nowait(3))
-    fail_alike(ShoalTimeoutError, here, there, lambda queue: queue.put(3, 0, 0.05))
-    fail_alike(ShoalTimeoutError, here, there, lambda queue: queue.put_many([3, 4], None, 0))
-    here.close()
-    fail_alike(ChannelClosed, here, there, lambda queue: queue.put(3))
-    fail_alike(ChannelClosed, here, there, lambda queue: queue.put_nowait(3))
-    fail_alike(ChannelClosed, here, there, lambda queue: queue.put_many([3]))
-
-
-def test_a_message_over_the_byte_bound_is_put_alone_as_one_here_is(session, shm, client):
-    here = shm.Queue(session, b"q", None, 1000, name="queue 'q'")
-    there = far(client, max_bytes=1000)
-    there.put(bytes(5000))
-    fail_alike(ChannelFull, here, there, lambda queue: queue.put_nowait(bytes(5000)))
-    assert here.get() == bytes(5000)
-
-
-def test_a_message_that_never_fits_fails_as_one_here_does(queue, client):
-    fail_alike(ChannelMemoryError, queue, far(client), lambda queue: queue.put(bytes(65 * 2**20)))
-
-
-def test_memory_that_is_used_up_is_an_error_that_names_its_holders(shm, place):
-    with shm.Session.create(dir=place, max_bytes=2**20, memory_policy="error") as session:
-        here = shm.Queue(session, b"q", name="queue 'q'")
-        server = _backend.LaneServer(session, "127.0.0.1", KEY)
-        there = far(_backend.LaneClient(*server.address, KEY))
-        with contextlib.suppress(ChannelMemoryError):
-            for _ in range(10):
-                there.put(bytes(300_000))
-        text = fail_alike(ChannelMemoryError, here, there, lambda queue: queue.put(bytes(300_000)))
-        assert f"process {os.getpid()} holds" in text
-        server.stop()
 
 
 def test_an_object_that_cannot_be_encoded_fails_after_those_before_it_are_put(queue, client):
@@ -195,19 +139,6 @@ def test_a_signal_ends_a_call_that_waits(session, shm, client, operation):
     assert here.empty()
 
 
-def test_a_get_that_finds_nothing_fails_as_one_here_does(queue, client):
-    there = far(client)
-    fail_alike(ChannelEmpty, queue, there, lambda queue: queue.get_nowait())
-    fail_alike(ShoalTimeoutError, queue, there, lambda queue: queue.get(0.05))
-    fail_alike(ShoalTimeoutError, queue, there, lambda queue: queue.get_many(3, 0))
-    fail_alike(ShoalTimeoutError, queue, there, lambda queue: queue.get_batch(3, 0))
-    queue.put("light", 1)
-    fail_alike(ShoalTimeoutError, queue, there, lambda queue: queue.get_batch(3, 0.01))
-    queue.close()
-    assert there.get() == "light"
-    fail_alike(ChannelClosed, queue, there, lambda queue: queue.get())
-
-
 def test_the_error_about_an_item_that_cannot_be_rebuilt_has_the_items_with_it(queue, client):
     there = far(client)
     queue.put_many([1, Unloadable(), 2, Unloadable()])
@@ -229,32 +160,6 @@ def test_an_interrupt_in_the_middle_of_an_item_leaves_all_in_the_queue(queue, cl
     with pytest.raises(KeyboardInterrupt):
         far(client).get_many(2)
     until(lambda: queue.qsize() == 2, DEADLINE_S)
-
-
-def test_leased_items_are_acknowledged_or_go_back_one_by_one(queue, server, client):
-    there = far(client)
-    queue.put_many(["a", "b", "c", "d"], [1, 2, 3, 4])
-    first = there.get(lease=True)
-    assert (first.value, first.weight, first.redelivered) == ("a", 1, False)
-    second = there.get_nowait(lease=True)
-    third, fourth = there.get_batch(7, lease=True)
-    assert (server.lent, server.leases) == (4, 4)
-    first.ack()
-    second.give_back()
-    third.give_back()
-    for lease in (first, second, third):  # nothing more happens
-        lease.ack()
-        lease.give_back()
-    assert (server.leases, queue.qsize()) == (1, 2)
-    assert first.value == "a"
-    with pytest.raises(ShoalValueError, match="the message was given back"):
-        _ = second.value
-    again = there.get_many(5, lease=True)
-    assert [(lease.value, lease.redelivered) for lease in again] == [("b", True), ("c", True)]
-    client.renew([lease.number for lease in (fourth, *again)])
-    for lease in (fourth, *again):
-        lease.ack()
-    assert (server.leases, queue.qsize()) == (0, 0)
 
 
 def test_a_leased_item_that_cannot_be_rebuilt_is_not_delivered_again(queue, server, client):
