@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import operator
 import os
 import signal
 import socket
@@ -31,6 +32,10 @@ Q = canonical(b"q")
 
 all_cores = pytest.mark.parametrize(
     ("there", "here"), list(itertools.product(("rust", "pure"), repeat=2)), indirect=True
+)
+# The messages of the cores differ in their bytes.
+one_core = pytest.mark.parametrize(
+    ("there", "here"), [("rust", "rust"), ("pure", "pure")], indirect=True
 )
 # The Rust core has tests of its own for both ends.
 with_the_pure_core = pytest.mark.parametrize(
@@ -152,7 +157,7 @@ def test_a_put_that_finds_no_room_fails_as_one_here_does(there, session, far):
     fail_alike(ChannelClosed, near, far, lambda queue: queue.put_many([3]))
 
 
-@all_cores
+@one_core
 def test_a_message_over_the_byte_bound_is_put_alone_and_one_that_never_fits_fails(
     there, session, far
 ):
@@ -163,7 +168,7 @@ def test_a_message_over_the_byte_bound_is_put_alone_and_one_that_never_fits_fail
     fail_alike(ChannelMemoryError, near, far, lambda queue: queue.put(bytes(65 * 2**20)))
 
 
-@all_cores
+@one_core
 def test_memory_that_is_used_up_is_an_error_that_names_its_holders(there, here, place):
     session = there.ShmSession(dir=place, max_bytes=2**20, memory_policy="error")
     server = there.LaneServer(session, "127.0.0.1", KEY)
@@ -321,7 +326,7 @@ def test_a_server_listens_on_an_address_of_ipv6(there, here, session):
         here.LaneQueue(here.LaneClient(*server.address, KEY), Q).put(1)
 
 
-@pytest.mark.parametrize(("there", "here"), [("rust", "rust"), ("pure", "pure")], indirect=True)
+@one_core
 def test_a_server_is_reached_at_its_own_address_alone(server, here):
     """A machine has several; the lane listens on the one by which Ray knows the node."""
     other = here.LaneQueue(here.LaneClient("127.0.0.2", server.address[1], KEY), Q)
@@ -423,4 +428,5 @@ def test_ten_thousand_connections_leave_no_thread_and_no_descriptor(there, sessi
             far().put(number)
             assert near.get() == number
     until(lambda: server.connections == 0, DEADLINE_S)
-    until(lambda: in_use() == before, DEADLINE_S)
+    # Fewer, if what earlier tests left is collected meanwhile.
+    until(lambda: all(map(operator.le, in_use(), before)), DEADLINE_S)
