@@ -17,6 +17,8 @@ from support.threads import in_thread
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 pytestmark = everywhere
 
+ROUNDS = 40
+
 
 def test_gets_are_served_in_the_order_in_which_they_were_started(channel, key):
     one = channel()
@@ -76,6 +78,31 @@ def test_a_get_that_is_cancelled_while_it_waits_takes_nothing(channel, key):
     assert second.wait(timeout=DEADLINE_S) == "a"
     with pytest.raises(concurrent.futures.CancelledError):
         first.wait(timeout=DEADLINE_S)
+
+
+def test_a_get_whose_item_arrives_with_the_cancellation_loses_nothing(channel, key):
+    one = channel()
+    choice = random.Random(2)
+
+    async def once(n):
+        waiting = asyncio.ensure_future(one.get(key, async_op=True).async_wait())
+        await asyncio.sleep(0)
+        putting = in_thread(one.put, n, 0, key)
+        await asyncio.sleep(choice.uniform(0, 0.004))
+        waiting.cancel()
+        try:
+            got = [await waiting]
+        except asyncio.CancelledError:
+            got = []
+        await asyncio.wrap_future(putting)
+        return got
+
+    for n in range(ROUNDS):
+        got = asyncio.run(once(n))
+        if not got:
+            got = [one.get(key, timeout=DEADLINE_S)]
+        assert got == [n]
+    assert one.empty(key)
 
 
 def test_each_item_is_delivered_once_after_cancelled_gets(channel, key):
