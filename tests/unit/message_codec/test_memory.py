@@ -104,15 +104,6 @@ def test_values_may_be_written_where_the_message_lies(codec, shape, dtype):
     assert same(codec.decode(kind, message), value)
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype", "message"),
-    [
-        (3, object, "objects cannot lie in shared memory"),
-        ((2**40, 2**40), "f8", "room for shape .* cannot be reserved"),
-        ((2**60,), ">f8", "room for values of dtype >f8 cannot be reserved"),
-        (-1, "f8", "shape=-1: expected 0 to"),
-    ],
-)
-def test_room_for_odd_values_cannot_be_reserved(codec, shape, dtype, message):
-    with pytest.raises(ShoalValueError, match=message):
-        codec.queue.reserve(shape, dtype)
+def test_room_for_values_of_another_byte_order_cannot_be_reserved(codec):
+    with pytest.raises(ShoalValueError, match="room for values of dtype >f8 cannot be reserved"):
+        codec.queue.reserve((2**60,), ">f8")
