@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import DEADLINE_S
 from support.shm_crew import KEY, MAXSIZE, name_of, steps
 
 pytestmark = pytest.mark.process
 
 SECONDS = float(os.environ.get("SHOAL_TEST_CRASH_SECONDS", "4"))
-DEADLINE_S = 30
 
 
 def number_of(name):

@@ -11,8 +11,8 @@ from ray.exceptions import GetTimeoutError
 
 from shoal.channel.actor_calls import Outcome
 from shoal.loop import soon
+from support.processes import DEADLINE_S
 
-DEADLINE_S = 30
 STANDS_S = 60
 
 

@@ -18,9 +18,9 @@ from shoal.errors import (
     PeerLostError,
     ShoalTimeoutError,
 )
-from support.channel_actor import DEADLINE_S, held_up
+from support.channel_actor import held_up
 from support.items import Ends, Unloadable
-from support.processes import in_a_child, until
+from support.processes import DEADLINE_S, in_a_child, until
 
 MB = 2**20
 

@@ -11,11 +11,10 @@ from shoal.deadline import Deadline
 from shoal.loop import soon
 from support.channel_actor import held_up
 from support.items import Acts
-from support.processes import until
+from support.processes import DEADLINE_S, until
 
 pytestmark = pytest.mark.nightly
 
-DEADLINE_S = 10
 SLOW_S = 0.6
 
 

@@ -21,9 +21,8 @@ from shoal.errors import (
 )
 from shoal.shm.keys import canonical
 from shoal.work import AsyncCollWork
-from support.channel_actor import DEADLINE_S
 from support.items import Unloadable
-from support.processes import in_a_child, until
+from support.processes import DEADLINE_S, in_a_child, until
 
 MB = 2**20
 

@@ -7,8 +7,7 @@ import pytest
 
 from shoal.deadline import Deadline
 from shoal.errors import ChannelFull, ShoalTimeoutError
-from support.channel_actor import DEADLINE_S
-from support.processes import until
+from support.processes import DEADLINE_S, until
 from support.threads import in_thread
 
 MB = 2**20

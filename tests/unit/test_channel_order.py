@@ -8,8 +8,7 @@ from shoal.deadline import Deadline
 from shoal.queues.order import Sent
 from support.items import Acts
 from support.log_lines import once_logged
-
-DEADLINE_S = 10
+from support.processes import DEADLINE_S
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])

@@ -23,9 +23,8 @@ from shoal.errors import (
 )
 from shoal.shm.keys import canonical
 from support.certificates import Authority
-from support.channel_actor import DEADLINE_S
 from support.cutting_relay import CuttingRelay
-from support.processes import until
+from support.processes import DEADLINE_S, until
 
 KEY = bytes(range(32))
 Q = canonical(b"q")

@@ -10,9 +10,8 @@ from shoal import _backend
 from shoal.deadline import Deadline
 from shoal.errors import ChannelClosed, PeerLostError
 from shoal.queues.protocol import ONE
-from support.channel_actor import DEADLINE_S
 from support.cutting_relay import VanishingRelay
-from support.processes import until
+from support.processes import DEADLINE_S, until
 from support.threads import in_thread
 
 KEY = bytes(range(32))

@@ -11,8 +11,8 @@ import pytest
 from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalTimeoutError
 from shoal.queues.protocol import ONE
-from support.channel_actor import DEADLINE_S, held_up
-from support.processes import until
+from support.channel_actor import held_up
+from support.processes import DEADLINE_S, until
 
 
 @pytest.fixture

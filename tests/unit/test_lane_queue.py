@@ -21,9 +21,8 @@ from shoal.errors import (
 )
 from shoal.shm.keys import canonical
 from support.certificates import Authority
-from support.channel_actor import DEADLINE_S
 from support.items import Ends, Unloadable
-from support.processes import in_a_child, until
+from support.processes import DEADLINE_S, in_a_child, until
 from support.threads import in_thread
 
 KEY = bytes(range(32))

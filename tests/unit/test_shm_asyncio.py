@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import ChannelClosed, ShoalTimeoutError, ShoalTypeError, ShoalValueError
+from support.processes import DEADLINE_S
 
-DEADLINE_S = 30
 SHORT_S = 0.05
 
 

@@ -15,9 +15,9 @@ from shoal.errors import (
     ShoalValueError,
 )
 from support.items import Unloadable
+from support.processes import DEADLINE_S
 from support.threads import in_thread
 
-DEADLINE_S = 20
 SHORT_S = 0.05
 
 

@@ -8,9 +8,8 @@ import pytest
 from shoal.errors import ChannelClosed, ChannelFull, ShoalTypeError
 from shoal.queues.settings import DROPPING
 from shoal.queues.shared import put_now
+from support.processes import DEADLINE_S
 from support.threads import in_thread
-
-DEADLINE_S = 20
 
 
 def dropped(session):

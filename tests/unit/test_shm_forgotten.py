@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import ChannelExistsError, ShoalTimeoutError
-from support.processes import in_a_child, until
+from support.processes import DEADLINE_S, in_a_child, until
 
 pytestmark = pytest.mark.nightly
 
-DEADLINE_S = 30
 MANY = 400
 """Number of new keys after which all queues unused before are forgotten."""
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-DEADLINE_S = 20
+from support.processes import DEADLINE_S
+
 BACKLOG = 262_144
 
 

@@ -11,11 +11,10 @@ import pytest
 
 from shoal.errors import ChannelEmpty, ChannelError
 from support.items import Acts
-from support.processes import in_a_child
+from support.processes import DEADLINE_S, in_a_child
 
 pytestmark = pytest.mark.nightly
 
-DEADLINE_S = 20
 LARGE = 200_000
 
 # A program that ends while a daemon thread waits.

@@ -32,8 +32,8 @@ from shoal.shm.shared_files import (
     withdraw,
 )
 from shoal.shm.shared_files.names import FileName, LinkName, key_of, parse
+from support.processes import DEADLINE_S
 
-DEADLINE_S = 30
 ME = own_process()
 
 

@@ -14,11 +14,10 @@ from shoal.pickling import dumps, loads
 from shoal.process import ProcessId, own_process
 from shoal.shm.shared_files import PayloadWriter, open_payload, sweep
 from shoal.shm.shared_files.names import FileName, LinkName, parse
-from support.processes import kernel_state, killed, until
+from support.processes import DEADLINE_S, kernel_state, killed, until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
-DEADLINE_S = 30
 ME = own_process()
 STEPS = ("open", "lock", "map", "close", "unlink", "held")
 

@@ -8,10 +8,10 @@ import pytest
 
 from shoal.process import own_process
 from shoal.shm.shared_files import PayloadWriter, open_payload
+from support.processes import DEADLINE_S
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
-DEADLINE_S = 30
 
 PEER = """
 import json, sys, threading

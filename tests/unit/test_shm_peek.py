@@ -9,10 +9,8 @@ import pytest
 
 from shoal.errors import ChannelDecodeError, ShoalTypeError, ShoalValueError
 from support.items import Unloadable
-from support.processes import until
+from support.processes import DEADLINE_S, until
 from support.threads import in_thread
-
-DEADLINE_S = 20
 
 
 @pytest.fixture

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from shoal.errors import ChannelClosed, ShoalTimeoutError, ShoalValueError
-from support.processes import in_a_child, kernel_state, killed, until
+from support.processes import DEADLINE_S, in_a_child, kernel_state, killed, until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
-DEADLINE_S = 30
 
 ATTACH = "import sys, time, os\nfrom shoal import shm\nsession = shm.Session.attach(sys.argv[1])\n"
 

@@ -32,8 +32,8 @@ from shoal.errors import (
     ShoalTimeoutError,
 )
 from shoal.long_wait_hooks import remarks_on
+from support.processes import DEADLINE_S
 
-DEADLINE_S = 30
 LARGE = np.zeros(100_000, "u1")
 
 

@@ -21,10 +21,10 @@ from shoal.errors import (
 )
 from shoal.shm.refusals import Refusal
 from support.items import Ends, Unloadable
+from support.processes import DEADLINE_S
 from support.threads import in_thread
 
 SHORT_S = 0.05
-DEADLINE_S = 20
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 import pytest
 
 from shoal.errors import ChannelClosed
+from support.processes import DEADLINE_S
 from support.threads import in_thread
-
-DEADLINE_S = 20
 
 
 def test_all_queues_refuse_puts_and_what_they_hold_can_still_be_taken(session):

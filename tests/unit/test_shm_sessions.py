@@ -15,11 +15,9 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
-from support.processes import killed
+from support.processes import DEADLINE_S, killed
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
-
-DEADLINE_S = 30
 
 
 def test_the_end_of_a_process_removes_its_session(run_python, environment, place):

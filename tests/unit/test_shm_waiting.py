@@ -19,9 +19,9 @@ from shoal.errors import (
     ShoalTypeError,
 )
 from shoal.shm.refusals import Refusal, timeout_text
+from support.processes import DEADLINE_S
 
 MIB = 2**20
-DEADLINE_S = 20
 # Longer than two slices of a wait.
 WHILE_S = 0.35
 
