@@ -4,7 +4,6 @@ import asyncio
 import gc
 import os
 import random
-import threading
 import weakref
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from shoal.errors import ChannelClosed, ShoalTimeoutError, ShoalTypeError, ShoalValueError
 from support.processes import DEADLINE_S
+from support.threads import in_thread
 
 SHORT_S = 0.05
 
@@ -214,16 +214,13 @@ def test_loops_in_several_threads(session):
         while (item := await queue.aget()) is not None:
             await results.aput(item)
 
-    threads = [threading.Thread(target=run, args=(consume(),)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
+    consumers = [in_thread(run, consume()) for _ in range(3)]
     for i in range(60):
         queue.put(i)
     got = sorted(results.get(timeout=DEADLINE_S) for _ in range(60))
     queue.put_many([None] * 3)
-    for thread in threads:
-        thread.join(DEADLINE_S)
-        assert not thread.is_alive()
+    for consumer in consumers:
+        consumer.result(DEADLINE_S)
     assert got == list(range(60))
 
 

@@ -3,13 +3,13 @@
 import asyncio
 import gc
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
 from shoal.errors import ChannelExistsError, ShoalTimeoutError
 from support.processes import DEADLINE_S, in_a_child, until
+from support.threads import in_thread
 
 pytestmark = pytest.mark.nightly
 
@@ -214,11 +214,9 @@ def test_a_waiter_of_a_forgotten_queue_is_rung_for_the_new_one(session, timing):
         queue = session.queue("k")
         waits = asyncio.ensure_future(queue.aget(timeout=DEADLINE_S))
         await asyncio.sleep(0.05)
-        thread = threading.Thread(target=queue.put, args=("come",))
-        thread.start()
-        try:
-            return await waits
-        finally:
-            thread.join()
+        put = in_thread(queue.put, "come")
+        got = await waits
+        put.result(DEADLINE_S)
+        return got
 
     assert asyncio.run(works()) == "come"

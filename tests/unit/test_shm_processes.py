@@ -3,13 +3,13 @@
 import gc
 import os
 import signal
-import threading
 
 import numpy as np
 import pytest
 
 from shoal.errors import ChannelClosed, ShoalTimeoutError, ShoalValueError
 from support.processes import DEADLINE_S, in_a_child, kernel_state, killed, until
+from support.threads import in_thread
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -22,23 +22,12 @@ def test_a_child_can_leave_a_session_while_its_threads_begin_to_use_it(session):
     full.put(1)
 
     def use_and_leave():
-        ended = []
-
-        def put():
-            with pytest.raises(ChannelClosed):
-                full.put(2)
-            ended.append(True)
-
-        threads = [threading.Thread(target=put) for _ in range(4)]
-        for thread in threads:
-            thread.start()
+        puts = [in_thread(full.put, 2) for _ in range(4)]
         session.stats()  # it begins in this thread too
         session.close()
-        for thread in threads:
-            thread.join(DEADLINE_S / 2)
-        return len(ended)
+        return {type(put.exception(DEADLINE_S / 2)) for put in puts} == {ChannelClosed}
 
-    assert [in_a_child(use_and_leave) for _ in range(200)] == ["4"] * 200
+    assert [in_a_child(use_and_leave) for _ in range(200)] == ["True"] * 200
 
 
 def test_the_messages_of_a_dead_producer_stay(session, start, line):

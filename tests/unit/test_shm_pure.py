@@ -33,6 +33,7 @@ from shoal.errors import (
 )
 from shoal.long_wait_hooks import remarks_on
 from support.processes import DEADLINE_S
+from support.threads import in_thread
 
 LARGE = np.zeros(100_000, "u1")
 
@@ -193,15 +194,14 @@ def test_calls_that_do_not_wait_and_tables_held_by_another_process(own, queue):
 
 def test_a_wait_without_a_limit_outlasts_tables_held_by_another_process(own, queue):
     ticks = threading.Semaphore(0)
-    put = threading.Thread(target=queue.put, args=(1,), kwargs={"waiting": ticks.release})
     with held_tables(own) as who:
-        put.start()
+        put = in_thread(queue.put, 1, waiting=ticks.release)
         assert all(ticks.acquire(timeout=DEADLINE_S) for _ in range(3))
         (remark,) = remarks_on(None)
         assert remark == f"the session at {own.token}: {who} its tables; is it stopped?"
         queue.arm("get")  # as tasks do, which look again later
         queue.tell_no_room()
-    put.join(DEADLINE_S)
+    put.result(DEADLINE_S)
     assert queue.get_nowait() == 1
 
 

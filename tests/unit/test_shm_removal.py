@@ -18,6 +18,8 @@ from shoal.errors import (
     ShoalValueError,
 )
 from shoal.shm.keys import canonical
+from support.processes import DEADLINE_S
+from support.threads import in_thread
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -66,13 +68,12 @@ def test_removing_a_session_removes_files_made_meanwhile(backend, place):
                 while bell.exists() and not removed.is_set():
                     pass
 
-        others = threading.Thread(target=put_up_bells)
-        others.start()
+        others = in_thread(put_up_bells)
         try:
             session.remove()
         finally:
             removed.set()
-            others.join()
+            others.result(DEADLINE_S)
         assert not folder.exists()
         session.close()
 

@@ -20,6 +20,7 @@ from shoal.errors import (
 )
 from shoal.shm.refusals import Refusal, timeout_text
 from support.processes import DEADLINE_S
+from support.threads import in_thread
 
 MIB = 2**20
 # Longer than two slices of a wait.
@@ -300,14 +301,9 @@ def test_a_put_that_waits_for_memory_holds_none(shm, place):
 def test_every_producer_that_waits_for_room_gets_it(session):
     queue = session.queue("crowd", maxsize=2)
     large = np.zeros(MIB, np.uint8)
-    producers = [
-        threading.Thread(target=queue.put_many, args=([large] * 5, None, DEADLINE_S))
-        for _ in range(6)
-    ]
-    for producer in producers:
-        producer.start()
+    producers = [in_thread(queue.put_many, [large] * 5) for _ in range(6)]
     for _ in range(30):
         assert queue.get(DEADLINE_S).nbytes == MIB
     for producer in producers:
-        producer.join()
+        producer.result(DEADLINE_S)
     assert queue.empty()
