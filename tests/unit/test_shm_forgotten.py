@@ -212,10 +212,10 @@ def test_a_waiter_of_a_forgotten_queue_is_rung_for_the_new_one(session, timing):
         gc.collect()
         use_others(session)
         queue = session.queue("k")
-        waits = asyncio.ensure_future(queue.aget(timeout=DEADLINE_S))
+        waits = asyncio.ensure_future(queue.aget())
         await asyncio.sleep(0.05)
         put = in_thread(queue.put, "come")
-        got = await waits
+        got = await asyncio.wait_for(waits, DEADLINE_S)
         put.result(DEADLINE_S)
         return got
 

@@ -2,8 +2,8 @@
 
 A queue holds its messages in the order of their ids, which are never reused. Triggers keep the
 counters up to date. A process that waits at a side of a queue has a row in `armed`, which becomes
-due when it should try again. `pressed` says that a producer waits, so that no get waits for more
-messages than can come.
+due when it should try again, or its queue is forgotten. `pressed` says that a producer waits, so that
+no get waits for more messages than can come.
 
 A process that is killed leaves a journal behind; the next process that reads the tables undoes what
 was not committed. Its locks end with it.
@@ -33,7 +33,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-FORMAT: Final = 8
+FORMAT: Final = 9
 """The version of these tables."""
 
 QUEUED: Final = 0
@@ -91,6 +91,9 @@ END;
 CREATE TRIGGER changed AFTER UPDATE OF pressed, closed ON queues BEGIN
     UPDATE armed SET due = 1 WHERE queue = new.id
         AND (side = 'get' AND new.pressed > old.pressed OR new.closed > old.closed);
+END;
+CREATE TRIGGER forgotten AFTER DELETE ON queues BEGIN
+    UPDATE armed SET due = 1 WHERE queue = old.id;
 END;
 CREATE TRIGGER left AFTER DELETE ON participants BEGIN
     DELETE FROM armed WHERE participant = old.id;
