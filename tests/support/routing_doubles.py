@@ -3,7 +3,8 @@
 from collections import defaultdict, deque
 from types import SimpleNamespace
 
-from shoal.worker.routing.calls import RoutedCalls
+from shoal.worker.routing.receive import RecvFrom
+from shoal.worker.routing.send import SendTo
 
 
 class Manager:
@@ -57,7 +58,7 @@ class Plain:
         return {key: list(queue) for key, queue in self.queues.items() if queue}
 
 
-class Peer(RoutedCalls):
+class Peer(SendTo, RecvFrom):
     """A worker that has the routed calls of `Worker` and needs no cluster."""
 
     def __init__(self, manager, group, rank, mailboxes=None):

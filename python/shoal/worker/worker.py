@@ -35,7 +35,8 @@ from shoal.worker.identity import Identity
 from shoal.worker.lock import DeviceLock, PortLock
 from shoal.worker.meta import MadeByInit, WorkerMeta, torch_device_type, torch_platform
 from shoal.worker.names import answers, claim_address
-from shoal.worker.routing.calls import RoutedCalls
+from shoal.worker.routing.receive import RecvFrom
+from shoal.worker.routing.send import SendTo
 from shoal.worker.timers import Timers, timer
 
 __all__ = ["Worker"]
@@ -50,7 +51,7 @@ _CRASH_SIGNALS = (
 )
 
 
-class Worker(WorkerBase, RoutedCalls, MadeByInit, metaclass=WorkerMeta):
+class Worker(WorkerBase, SendTo, RecvFrom, MadeByInit, metaclass=WorkerMeta):
     """A process of a group. Subclass it, and `create_group(...).launch(cluster, ...)` it.
 
     The public methods of the subclass become methods of the group, which call all ranks at once.

@@ -1,8 +1,8 @@
 """Batches between the ranks of two groups: the plans, and the calls that carry them out.
 
 This module exports the plans: which ranks exchange which rows, and how batches are cut and joined.
-They are pure functions, without communication. `Worker.send_to` and `Worker.recv_from`, in `calls`,
-use them.
+They are pure functions, without communication. `Worker.send_to`, in `send`, and `Worker.recv_from`,
+in `receive`, use them.
 """
 
 from shoal.worker.routing.batches import (

@@ -1,4 +1,4 @@
-"""`recv_from`: take the items of a batch, check them and join them."""
+"""`RecvFrom.recv_from`: take the items of a batch, check them and join them."""
 
 import concurrent.futures
 from collections.abc import Callable, Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from shoal.collective import CollectiveGroupOptions
 from shoal.errors import ShoalValueError
 from shoal.futures import done
 from shoal.loop import soon
@@ -22,10 +23,10 @@ from shoal.worker.routing import (
 from shoal.worker.routing.kept_items import KeptItems, TakenItem
 from shoal.worker.routing.keys import RouteKey
 from shoal.worker.routing.route_queues import RouteQueues, queues_of, started
-from shoal.worker.routing.state import RoutingState
+from shoal.worker.routing.state import Routed, RoutingState
 from shoal.worker.routing.unanswered import UnansweredMessages
 
-__all__ = ["recv_from"]
+__all__ = ["RecvFrom"]
 
 Join = Callable[[list[Any]], Any]
 Infer = Callable[[Any], int]
@@ -46,62 +47,101 @@ class _Expected:
     rows: int | None
 
 
-def recv_from(
-    state: RoutingState,
-    group_name: str,
-    channel: Any,
-    *,
-    route_key: Any,
-    tag: str | None,
-    async_op: bool,
-    batch_size: int | None,
-    merge_fn: Join | None,
-    infer_batch_size_fn: Infer | None,
-    enable_p2p: bool,
-    options: Any,
-    decoupled_mode: bool,
-    recv_queue_size: int,
-    timeout: float | None,
-) -> Any:
-    """Receive a batch; see `Worker.recv_from`."""
-    with state.call("recv_from", group_name):
-        queues = queues_of(
-            state,
-            group_name,
-            channel,
-            timeout,
-            options,
-            operation="get",
-            enable_p2p=enable_p2p,
-            decoupled_mode=decoupled_mode,
-        )
-        merge = _Merge(merge_fn, infer_batch_size_fn)
-        plan = {
-            "src_group_name": group_name,
-            "dst_group_name": state.group,
-            "tag": tag,
-            "route_key": route_key,
-            "batch_size": batch_size,
-        }
-        join: Join
-        if decoupled_mode:
-            unanswered = UnansweredMessages(state.batch_router(), state.router_lock, route_key)
-            answers = unanswered.answers(normalize_route_tag(tag))
-            expected = _decoupled(
-                state, group_name, plan, recv_queue_size, None if answers else state.rank
+class RecvFrom(Routed):
+    """`Worker.recv_from`."""
+
+    def recv_from(
+        self,
+        group_name: str,
+        channel: Any,
+        *,
+        route_key: Any = None,
+        tag: str | None = None,
+        async_op: bool = False,
+        batch_size: int | None = None,
+        merge_fn: Callable[[list[Any]], Any] | None = None,
+        infer_batch_size_fn: Callable[[Any], int] | None = None,
+        enable_p2p: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        decoupled_mode: bool = False,
+        recv_queue_size: int = 0,
+        timeout: float | None = None,
+    ) -> Any:
+        """Receive this rank's rows of a batch that another group sends with `send_to`.
+
+        If a call fails or is cancelled, the items that it has taken are kept for the next call, in
+        their order. First messages of decoupled mode, which any rank may take, go back to the
+        channel.
+
+        Args:
+            group_name: The other group.
+            channel: The channel for the pieces; None with `enable_p2p`.
+            route_key: The sender's route key.
+            tag: The sender's tag; `<mode>_<tag>` if the sender has a mode in fixed mode.
+            async_op: Return a work at once.
+            batch_size: Rows of all ranks together, to check the size of each piece. None to take
+                one piece of any size from each sender.
+            merge_fn: Called with the list of pieces, even of one; None for `merge_batches`.
+            infer_batch_size_fn: Counts the rows of a piece.
+            enable_p2p: Use `recv` from each rank instead of the channel. Messages then arrive in
+                the order of the sends; a message with another tag or route key is an error.
+            options: Options of `recv`.
+            decoupled_mode: If `self.batch_router` has the tag, take messages of any ranks and
+                record there which to answer. Otherwise take the answers to this rank's own
+                messages, in the order of those messages.
+            recv_queue_size: Number of pieces that a rank of the smaller group takes in decoupled
+                mode; 0 for the size of the larger group divided by that of the smaller one.
+            timeout: Seconds for all pieces together; None for the default of `Channel.get` or
+                `recv`.
+
+        Returns:
+            The batch, or None if no rows belong to this rank; with `async_op` a work. The thread
+            that waits joins the pieces.
+
+        Raises:
+            ShoalValueError: A piece has a wrong number of rows, pieces cannot be joined, the group
+                is unknown, or arguments contradict each other.
+            ShoalTimeoutError: A piece did not arrive in time.
+        """
+        state = self._routing
+        with state.call("recv_from", group_name):
+            queues = queues_of(
+                state,
+                group_name,
+                channel,
+                timeout,
+                options,
+                operation="get",
+                enable_p2p=enable_p2p,
+                decoupled_mode=decoupled_mode,
             )
-            join = partial(_join_decoupled, merge, expected, unanswered if answers else None)
-        else:
-            expected = _fixed(state, group_name, plan)
-            join = partial(_join_fixed, merge, expected, queues)
+            merge = _Merge(merge_fn, infer_batch_size_fn)
+            plan = {
+                "src_group_name": group_name,
+                "dst_group_name": state.group,
+                "tag": tag,
+                "route_key": route_key,
+                "batch_size": batch_size,
+            }
+            join: Join
+            if decoupled_mode:
+                unanswered = UnansweredMessages(state.batch_router(), state.router_lock, route_key)
+                answers = unanswered.answers(normalize_route_tag(tag))
+                expected = _decoupled(
+                    state, group_name, plan, recv_queue_size, None if answers else state.rank
+                )
+                join = partial(_join_decoupled, merge, expected, unanswered if answers else None)
+            else:
+                expected = _fixed(state, group_name, plan)
+                join = partial(_join_fixed, merge, expected, queues)
 
-        def finish(values: list[Any]) -> Any:
-            with state.call("recv_from", group_name):
-                return join(values)
+            def finish(values: list[Any]) -> Any:
+                with state.call("recv_from", group_name):
+                    return join(values)
 
-        if async_op:
-            return _start(queues, expected, finish, state.kept)
-        return _receive(queues, expected, finish, state.kept)
+            if async_op:
+                return _start(queues, expected, finish, state.kept)
+            return _receive(queues, expected, finish, state.kept)
 
 
 def _fixed(state: RoutingState, group: str, plan: dict[str, Any]) -> list[_Expected]:

@@ -5,7 +5,7 @@ import inspect
 import math
 import threading
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol
+from typing import Any
 
 from shoal.channel import Channel
 from shoal.deadline import Deadline
@@ -18,50 +18,6 @@ from shoal.worker.routing.keys import RouteKey
 from shoal.worker.routing.state import RoutingState
 
 __all__ = ["ChannelRouteQueues", "PeerRouteQueues", "RouteQueues", "queues_of", "started"]
-
-
-class RouteQueues(Protocol):
-    """The queues to and from the ranks of one other group."""
-
-    def put(self, item: Any, key: RouteKey, rank: int | None, *, async_op: bool) -> Any:
-        """Send an item; wait until it is sent, or return a work."""
-
-    def get(self, key: RouteKey, rank: int | None, *, async_op: bool) -> Any:
-        """Wait for an item, and return a `TakenItem`; or return the work of an item."""
-
-    def queue_id(self, key: RouteKey, rank: int | None) -> Hashable:
-        """Identify the queue of a route; two objects of one channel return equal values."""
-
-    def opened(self, value: Any, key: RouteKey) -> Any:
-        """Return the item in a received value; raise an error if it belongs to another route."""
-
-
-def queues_of(
-    state: RoutingState,
-    group: str,
-    channel: Any,
-    timeout: float | None,
-    options: Any,
-    *,
-    operation: str,
-    enable_p2p: bool,
-    decoupled_mode: bool,
-) -> RouteQueues:
-    """Return the queues that a call uses.
-
-    Raises:
-        ShoalValueError: The arguments contradict each other.
-    """
-    if enable_p2p:
-        if decoupled_mode:
-            raise ShoalValueError(
-                "decoupled_mode cannot be combined with enable_p2p: there, any rank takes an item, "
-                "here, each item goes to one rank; set one of them to False"
-            )
-        return PeerRouteQueues(state.worker, group, timeout, options)
-    if channel is None:
-        raise ShoalValueError("requires ``channel`` when enable_p2p is False")
-    return ChannelRouteQueues(channel, timeout, operation)
 
 
 class ChannelRouteQueues:
@@ -93,7 +49,7 @@ class ChannelRouteQueues:
         return self._channel.put(item=item, key=key, async_op=async_op, **self._limit())
 
     def get(self, key: RouteKey, rank: int | None, *, async_op: bool) -> Any:
-        """Wait for an item, or return the work of it."""
+        """Wait for an item and return a `TakenItem`, or return the work of an item."""
         if async_op:
             return self._channel.get(key=key, async_op=True, **self._limit())
         leases = {"lease": True} if _takes(self._channel, "get", "lease") else {}
@@ -105,7 +61,10 @@ class ChannelRouteQueues:
         return TakenItem(queue_id, number, got, None, self)
 
     def queue_id(self, key: RouteKey, rank: int | None) -> Hashable:
-        """Identify a queue, by the channel's name if it has one: unpickling makes new handles."""
+        """Identify the queue of a route; two objects of one channel return equal values.
+
+        By the channel's name if it has one: unpickling makes new handles.
+        """
         del rank
         channel = self._channel
         if isinstance(channel, Channel) and not channel.is_local:
@@ -183,6 +142,38 @@ class PeerRouteQueues:
 
     def _limit(self) -> dict[str, float]:
         return {} if self._deadline is None else {"timeout": self._deadline.remaining}
+
+
+RouteQueues = ChannelRouteQueues | PeerRouteQueues
+"""The queues to and from the ranks of one other group."""
+
+
+def queues_of(
+    state: RoutingState,
+    group: str,
+    channel: Any,
+    timeout: float | None,
+    options: Any,
+    *,
+    operation: str,
+    enable_p2p: bool,
+    decoupled_mode: bool,
+) -> RouteQueues:
+    """Return the queues that a call uses.
+
+    Raises:
+        ShoalValueError: The arguments contradict each other.
+    """
+    if enable_p2p:
+        if decoupled_mode:
+            raise ShoalValueError(
+                "decoupled_mode cannot be combined with enable_p2p: there, any rank takes an item, "
+                "here, each item goes to one rank; set one of them to False"
+            )
+        return PeerRouteQueues(state.worker, group, timeout, options)
+    if channel is None:
+        raise ShoalValueError("requires ``channel`` when enable_p2p is False")
+    return ChannelRouteQueues(channel, timeout, operation)
 
 
 class _Label(tuple[str, str]):

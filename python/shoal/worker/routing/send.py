@@ -1,10 +1,11 @@
-"""`send_to`: cut a batch and send each piece to its rank."""
+"""`SendTo.send_to`: cut a batch and send each piece to its rank."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from shoal.collective import CollectiveGroupOptions
 from shoal.errors import ShoalValueError
 from shoal.futures import done
 from shoal.work import AsyncRouteWork, AsyncWork
@@ -18,10 +19,10 @@ from shoal.worker.routing import (
 )
 from shoal.worker.routing.keys import RouteKey
 from shoal.worker.routing.route_queues import RouteQueues, queues_of, started
-from shoal.worker.routing.state import RoutingState
+from shoal.worker.routing.state import Routed, RoutingState
 from shoal.worker.routing.unanswered import UnansweredMessage, UnansweredMessages
 
-__all__ = ["send_to"]
+__all__ = ["SendTo"]
 
 Split = Callable[[Any, list[int]], Sequence[Any]]
 
@@ -43,47 +44,86 @@ class _Piece:
     settle: Callable[..., None] | None = None
 
 
-def send_to(
-    state: RoutingState,
-    group_name: str,
-    channel: Any,
-    data: Any,
-    *,
-    route_key: Any,
-    mode: str | None,
-    tag: str | None,
-    async_op: bool,
-    batch_size: int | None,
-    split_fn: Split | None,
-    enable_p2p: bool,
-    options: Any,
-    decoupled_mode: bool,
-    send_queue_size: int,
-    timeout: float | None,
-) -> AsyncRouteWork | None:
-    """Send a batch; see `Worker.send_to`."""
-    with state.call("send_to", group_name):
-        queues = queues_of(
-            state,
-            group_name,
-            channel,
-            timeout,
-            options,
-            operation="put",
-            enable_p2p=enable_p2p,
-            decoupled_mode=decoupled_mode,
-        )
-        cut = _Cut(state, group_name, data, batch_size, split_fn)
-        if decoupled_mode:
-            unanswered = UnansweredMessages(state.batch_router(), state.router_lock, route_key)
-            pieces = _decoupled(cut, unanswered, route_key, mode, tag, send_queue_size)
-        else:
-            pieces = _fixed(cut, route_key, _joined_tag(mode, tag))
-        if async_op:
-            works = [_start(queues, piece) for piece in pieces]
-            return AsyncRouteWork(works or [AsyncWork(done(None))], lambda _: None)
-        _send_all(queues, pieces)
-        return None
+class SendTo(Routed):
+    """`Worker.send_to`."""
+
+    def send_to(
+        self,
+        group_name: str,
+        channel: Any,
+        data: Any,
+        *,
+        route_key: Any = None,
+        mode: str | None = None,
+        tag: str | None = None,
+        async_op: bool = False,
+        batch_size: int | None = None,
+        split_fn: Callable[[Any, list[int]], Sequence[Any]] | None = None,
+        enable_p2p: bool = False,
+        options: CollectiveGroupOptions | None = None,
+        decoupled_mode: bool = False,
+        send_queue_size: int = 0,
+        timeout: float | None = None,
+    ) -> AsyncRouteWork | None:
+        """Send this rank's rows of a batch to the ranks of another group that own them.
+
+        The batch is the rows of all ranks of this group, in rank order. In fixed mode each rank of
+        the other group receives its block of the batch. In decoupled mode pieces of equal size go
+        to any ranks or, if this worker has messages to answer, to the ranks that sent them.
+
+        Args:
+            group_name: The other group.
+            channel: The channel for the pieces, which get keys of their own; None with
+                `enable_p2p`.
+            data: Tensor, array, list, or a dict of them, whose first dimension counts rows.
+            route_key: Separates parallel streams of one tag.
+            mode: In fixed mode the receiver's tag is then `<mode>_<tag>`. In decoupled mode it
+                is sent with a first message, and must not contain an underscore.
+            tag: The kind of message; None for `default`.
+            async_op: Return a work at once; `data` must not change until the work is done.
+            batch_size: Rows of all ranks together; None to count those of `data`.
+            split_fn: Called with the data and the rows of each piece; returns the pieces.
+            enable_p2p: Use `send` to each rank instead of the channel.
+            options: Options of `send`.
+            decoupled_mode: See above; needs `self.batch_router`, a dict: `{}` in a worker that
+                asks, `{tag: []}` in one that answers. A received message stays in it until its
+                answer is sent.
+            send_queue_size: Number of pieces that a rank of the smaller group sends in decoupled
+                mode; 0 for the size of the larger group divided by that of the smaller one.
+            timeout: Seconds for all pieces together; None for the default of `Channel.put` or
+                `send`.
+
+        Returns:
+            None; with `async_op` a work whose result is None.
+
+        Raises:
+            ShoalValueError: The rows cannot be divided evenly among the ranks, the group
+                is unknown, or arguments contradict each other. Nothing was sent.
+            ShoalTimeoutError: There was no room in time. A note says how many pieces were sent.
+        """
+        state = self._routing
+        with state.call("send_to", group_name):
+            queues = queues_of(
+                state,
+                group_name,
+                channel,
+                timeout,
+                options,
+                operation="put",
+                enable_p2p=enable_p2p,
+                decoupled_mode=decoupled_mode,
+            )
+            cut = _Cut(state, group_name, data, batch_size, split_fn)
+            if decoupled_mode:
+                unanswered = UnansweredMessages(state.batch_router(), state.router_lock, route_key)
+                pieces = _decoupled(cut, unanswered, route_key, mode, tag, send_queue_size)
+            else:
+                pieces = _fixed(cut, route_key, _joined_tag(mode, tag))
+            if async_op:
+                works = [_start(queues, piece) for piece in pieces]
+                return AsyncRouteWork(works or [AsyncWork(done(None))], lambda _: None)
+            _send_all(queues, pieces)
+            return None
 
 
 def _send_all(queues: RouteQueues, pieces: list[_Piece]) -> None:

@@ -3,13 +3,14 @@
 import contextlib
 import threading
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 from shoal.errors import ShoalTypeError, ShoalValueError
 from shoal.worker.routing import get_group_world_size
 from shoal.worker.routing.kept_items import KeptItems
 
-__all__ = ["RoutingState"]
+__all__ = ["Routed", "RoutingState"]
 
 
 class RoutingState:
@@ -81,3 +82,15 @@ class RoutingState:
         except BaseException:
             self.forget_peer(peer)
             raise
+
+
+class Routed:
+    """A worker that has a routing state."""
+
+    _group_name: str
+    _rank: int
+    _world_size: int
+
+    @cached_property
+    def _routing(self) -> RoutingState:
+        return RoutingState(self, self._group_name, self._rank, self._world_size)
