@@ -262,9 +262,6 @@ class WorkerHost:
 
     def _shoal_call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the user's object; returns its value, or a `Failure`."""
-        return self._shoal_run(name, args, kwargs)
-
-    def _shoal_run(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with calling(name):
             return self._shoal_carried(name, self._shoal_invoke(name, args, kwargs))
 
@@ -328,11 +325,6 @@ class AsyncWorkerHost(WorkerHost):
 
     async def _shoal_call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the user's object, and await what it returns."""
-        return await self._shoal_run_async(name, args, kwargs)
-
-    async def _shoal_run_async(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
         show_loop(asyncio.get_running_loop())
         with calling(name):
             return await self._shoal_run_shown(name, args, kwargs)
@@ -424,14 +416,14 @@ def host_class(cls: type) -> type[WorkerHost]:
 
 def _group_call(name: str) -> Callable[..., Any]:
     def call(self: WorkerHost, *args: Any, **kwargs: Any) -> Any:
-        return self._shoal_run(name, args, kwargs)
+        return self._shoal_call(name, *args, **kwargs)
 
     return call
 
 
 def _async_group_call(name: str) -> Callable[..., Any]:
     async def call(self: AsyncWorkerHost, *args: Any, **kwargs: Any) -> Any:
-        return await self._shoal_run_async(name, args, kwargs)
+        return await self._shoal_call(name, *args, **kwargs)
 
     return call
 
