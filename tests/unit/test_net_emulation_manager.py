@@ -187,7 +187,7 @@ def test_a_node_can_share_bandwidth():
 def test_endpoints_that_nothing_had_are_named():
     made = manager([*LINK, {"src": "Rolout:0", "dst": "node:1", "delay_ms": 1}])
     for name in ("AGroup:0", "BGroup:0", "Rollout:0"):
-        made.note_endpoint(name, worker_endpoint(name, 0).keys)
+        made.note_endpoint(name, worker_endpoint(name, 0))
     assert made.find_unknown() == [
         "cluster.net_emulation: 'Rolout:0' was no worker, channel or node of this job"
         "; did you mean 'Rollout:0'?",

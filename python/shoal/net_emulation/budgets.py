@@ -43,11 +43,11 @@ class Budgets:
             for link in links:
                 if link.downlink is not None:
                     by_group.setdefault(link.downlink, []).append(link)
-            received = {
+            received: dict[int | None, float] = {
                 number: self._receive(number, members, start, finish, size)
                 for number, members in by_group.items()
             }
-        return [max(finish + link.delay_s, received.get(_number(link), 0.0), now) for link in links]
+        return [max(finish + link.delay_s, received.get(link.downlink, 0.0), now) for link in links]
 
     def _send(self, uplink: int | None, size: int, now: float) -> tuple[float, float]:
         if uplink is None:
@@ -66,7 +66,3 @@ class Budgets:
         received = begins + size / self._rates[downlink]
         self._down_until[downlink] = max(last, received)
         return received
-
-
-def _number(link: Link) -> int:
-    return -1 if link.downlink is None else link.downlink

@@ -1,6 +1,6 @@
 """`LinkTable`: which link of the configuration a message takes, and whose bandwidth it uses."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from shoal.config import NetEmulationConfig
@@ -12,14 +12,8 @@ _SUFFIX = "Group"
 _ANY = "*"
 
 
-class Endpoint(NamedTuple):
-    """The sender or the receiver of a message.
-
-    Attributes:
-        keys: The names that the configuration may use for it, the most specific first.
-    """
-
-    keys: tuple[str, ...]
+Endpoint = tuple[str, ...]
+"""The sender or the receiver of a message: its names in the configuration, the most specific first."""
 
 
 class Link(NamedTuple):
@@ -60,8 +54,7 @@ def worker_endpoint(name: str, node_rank: int = -1) -> Endpoint:
     group, _, path = name.partition(":")
     rank = path.partition(":")[0] or "0"
     plain = normalized(f"{group}:{rank}")
-    keys = [GROUP + plain, plain]
-    return Endpoint((*keys, f"{NODE}{node_rank}") if node_rank >= 0 else (*keys,))
+    return GROUP + plain, plain, *_node_endpoint(node_rank)
 
 
 def channel_endpoint(name: str, index: int = 0, node_rank: int = -1) -> Endpoint:
@@ -73,8 +66,12 @@ def channel_endpoint(name: str, index: int = 0, node_rank: int = -1) -> Endpoint
         node_rank: The rank of the actor's node; -1 if it is not known.
     """
     plain = normalized(f"{name}:{index}")
-    keys = [CHANNEL + name, plain, f"{plain.partition(':')[0]}:{_ANY}"]
-    return Endpoint((*keys, f"{NODE}{node_rank}") if node_rank >= 0 else (*keys,))
+    any_rank = f"{plain.partition(':')[0]}:{_ANY}"
+    return CHANNEL + name, plain, any_rank, *_node_endpoint(node_rank)
+
+
+def _node_endpoint(node_rank: int) -> Endpoint:
+    return (f"{NODE}{node_rank}",) if node_rank >= 0 else ()
 
 
 class LinkTable:
@@ -92,10 +89,14 @@ class LinkTable:
     def __init__(self, config: NetEmulationConfig) -> None:
         self._links: dict[tuple[str, str], tuple[float, str, str]] = {}
         for pair in config.crossdc_pairs:
-            source, target = normalized(pair.src), normalized(pair.dst)
-            self._add(source, target, pair.delay_ms / 1000)
+            source, target, seconds = (
+                normalized(pair.src),
+                normalized(pair.dst),
+                pair.delay_ms / 1000,
+            )
+            self._links[source, target] = (seconds, source, target)
             if config.symmetric:
-                self._add(target, source, pair.delay_ms / 1000)
+                self._links[target, source] = (seconds, target, source)
         self._add_any_rank()
         self._groups: dict[str, int] = {}
         self.rates: list[float] = []
@@ -108,9 +109,6 @@ class LinkTable:
         self.names = {normalized(endpoint) for _, endpoint in config.endpoints()}
         """All endpoints of the configuration."""
 
-    def _add(self, source: str, target: str, delay_s: float) -> None:
-        self._links[source, target] = (delay_s, source, target)
-
     def _add_any_rank(self) -> None:
         """Add the links of channels that have the name of a group: the shortest to any rank."""
         for (source, target), link in list(self._links.items()):
@@ -121,13 +119,13 @@ class LinkTable:
 
     def find(self, source: Endpoint, target: Endpoint) -> Link | None:
         """Return the link from one endpoint to another; None if messages pass at once."""
-        for one in source.keys:
-            for other in target.keys:
+        for one in source:
+            for other in target:
                 found = self._links.get((one, other))
                 if found is not None:
                     delay_s, *ends = found
                     up, down = (
-                        self._group_of((end, *endpoint.keys))
+                        self._group_of((end, *endpoint))
                         for end, endpoint in zip(ends, (source, target), strict=True)
                     )
                     return Link(delay_s, up, down)
@@ -135,15 +133,15 @@ class LinkTable:
 
     def has_source(self, endpoint: Endpoint) -> bool:
         """Whether any link begins at an endpoint."""
-        return not self._sources.isdisjoint(endpoint.keys)
+        return not self._sources.isdisjoint(endpoint)
 
     def has_target(self, endpoint: Endpoint) -> bool:
         """Whether any link ends at an endpoint."""
-        return not self._targets.isdisjoint(endpoint.keys)
+        return not self._targets.isdisjoint(endpoint)
 
-    def used(self, endpoint: Endpoint) -> Iterator[str]:
+    def used(self, endpoint: Iterable[str]) -> Iterator[str]:
         """Yield the endpoints of the configuration that mean this one."""
-        for key in endpoint.keys:
+        for key in endpoint:
             name = key.removesuffix(_ANY)
             yield from (known for known in self.names if known == key)
             if name != key:

@@ -9,7 +9,7 @@ from shoal.errors import ShoalTypeError, ShoalValueError
 from shoal.manager import Manager
 from shoal.nearest import did_you_mean
 from shoal.net_emulation.budgets import Budgets
-from shoal.net_emulation.links import Endpoint, Link, LinkTable, worker_endpoint
+from shoal.net_emulation.links import Link, LinkTable, worker_endpoint
 from shoal.net_emulation.sizes import estimate_payload_size_bytes
 
 __all__ = ["NetEmulationManager"]
@@ -91,7 +91,7 @@ class NetEmulationManager(Manager):
             keys: The names that the configuration may use for it.
         """
         self._known.add(name)
-        self._used.update(self._table.used(Endpoint(tuple(keys))))
+        self._used.update(self._table.used(keys))
 
     def find_unknown(self) -> list[str]:
         """Return a sentence for each endpoint of the configuration that nothing in the job had."""

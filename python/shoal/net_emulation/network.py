@@ -1,14 +1,13 @@
 """`EmulatedNetwork`: one process's view of the emulated links, and whether there are any."""
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from shoal.config import NetEmulationConfig
 from shoal.context import current, env_value
 from shoal.errors import ShoalError
-from shoal.fork import ChildStage, in_child
 from shoal.manager import NodeManager
 from shoal.manager.base import find_namespace
 from shoal.net_emulation.links import (
@@ -67,7 +66,7 @@ class EmulatedNetwork:
     def note(self, name: str, endpoint: Endpoint) -> None:
         """Tell the manager that a worker or channel exists."""
         try:
-            self._manager().note_endpoint(name, endpoint.keys)
+            self._manager().note_endpoint(name, endpoint)
         except ShoalError as error:  # the job goes on; a report at its end lacks this name
             _log.debug("the manager of the network emulation was not told of %s: %s", name, error)
 
@@ -86,23 +85,18 @@ def _proxy() -> Any:
     return NetEmulationManager.get_proxy(timeout=_ANSWER_S)
 
 
-_lock = threading.Lock()
 _networks: dict[str, EmulatedNetwork | None] = {}
 
 
 def use_network(config: NetEmulationConfig | None, namespace: str) -> None:
     """Set the network of a job for this process; None if the job emulates none."""
-    with _lock:
-        if config is None or not config.enabled:
-            _networks[namespace] = None
-        else:
-            _networks[namespace] = EmulatedNetwork(config)
+    enabled = None if config is None or not config.enabled else config
+    _networks[namespace] = None if enabled is None else EmulatedNetwork(enabled)
 
 
 def forget_network(namespace: str) -> None:
     """Forget the network of a job that has ended."""
-    with _lock:
-        _networks.pop(namespace, None)
+    _networks.pop(namespace, None)
 
 
 def emulated_network() -> EmulatedNetwork | None:
@@ -112,9 +106,8 @@ def emulated_network() -> EmulatedNetwork | None:
     variable `SHOAL_NET_EMULATION` is `1`.
     """
     namespace = find_namespace()
-    with _lock:
-        if namespace in _networks:
-            return _networks[namespace]
+    with suppress(KeyError):
+        return _networks[namespace]
     if not namespace or env_value(VARIABLE) != "1":
         return None
     config = NodeManager.get_proxy(timeout=_ANSWER_S).get_cluster_cfg()
@@ -129,11 +122,3 @@ def warn_of_unknown(manager: Any) -> None:
             _log.warning("%s", sentence)
     except ShoalError as error:
         _log.debug("the manager of the network emulation did not answer: %s", error)
-
-
-def _begin_again() -> None:
-    global _lock  # noqa: PLW0603  (a thread of the parent may have held it during the fork)
-    _lock = threading.Lock()
-
-
-in_child(ChildStage.RENEW, _begin_again)
