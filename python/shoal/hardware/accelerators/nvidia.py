@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -85,9 +86,7 @@ class NvidiaGPUManager(CudaProfiler):
             env |= dict.fromkeys(EGL_DEVICE_ID_ENV_VARS, _egl_id(names[0], ranks[0], egl_ids))
         env["NCCL_CUMEM_ENABLE"] = environment.get("NCCL_CUMEM_ENABLE", "0")
         if env["NCCL_CUMEM_ENABLE"] != "0":
-            _warn_once(
-                "NCCL_CUMEM_ENABLE=%s is kept; without it shoal sets 0", env["NCCL_CUMEM_ENABLE"]
-            )
+            _say_kept(env["NCCL_CUMEM_ENABLE"])
         return env
 
     @classmethod
@@ -185,11 +184,6 @@ def _egl_id(name: str, rank: int, egl_ids: Sequence[int]) -> str:
     return name if name.isdecimal() else str(rank)
 
 
-_warned: set[str] = set()
-
-
-def _warn_once(message: str, *args: object) -> None:
-    text = message % args
-    if text not in _warned:
-        _warned.add(text)
-        _log.warning("%s", text)
+@cache
+def _say_kept(value: str) -> None:
+    _log.warning("NCCL_CUMEM_ENABLE=%s is kept; without it shoal sets 0", value)
