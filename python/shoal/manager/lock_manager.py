@@ -77,7 +77,7 @@ class DeviceLockManager(Manager):
             PlacementIndexError: The cluster has no such device.
             ShoalTimeoutError: The devices were not free in time; the error names their holders.
         """
-        owner = _owner(worker_address, caller)
+        owner = _owner(worker_address.get_name(), caller)
         devices = self._checked(accel_ids)
         deadline = Deadline(timeout)
         if (owner, number) in self._cancelled:
@@ -120,13 +120,14 @@ class DeviceLockManager(Manager):
             PlacementIndexError: The cluster has no such device.
         """
         self._checked(accel_ids)
-        self._table.release(_owner(worker_address, caller), map(int, accel_ids), number)
+        owner = _owner(worker_address.get_name(), caller)
+        self._table.release(owner, map(int, accel_ids), number)
 
     async def cancel_acquire(
         self, worker_address: WorkerAddress, number: int, *, caller: Caller | None = None
     ) -> None:
         """End a take that is not wanted any more: it waits, was granted, or arrives later."""
-        owner = _owner(worker_address, caller)
+        owner = _owner(worker_address.get_name(), caller)
         if not self._table.cancel(owner, number):
             self._cancelled[owner, number] = None
             if len(self._cancelled) > _OVERTAKEN:
@@ -139,7 +140,8 @@ class DeviceLockManager(Manager):
 
         Both are empty if it does not wait.
         """
-        return self._table.explain(self._table.find(_owner(worker_address, caller), number))
+        owner = _owner(worker_address.get_name(), caller)
+        return self._table.explain(self._table.find(owner, number))
 
     async def release_all_devices(self, worker_name: str) -> None:
         """Release what a worker holds, and forget its requests, because it has ended."""
@@ -187,7 +189,7 @@ class PortLockManager(Manager):
 
     def __init__(self, watches: ProcessWatches | None = None) -> None:
         self._port_watches = watches or ProcessWatches()
-        self._ports: dict[tuple[int, int], tuple[Owner, Caller | None]] = {}
+        self._ports: dict[tuple[int, int], Owner] = {}
 
     def acquire(
         self, node_rank: int, worker_name: str, port: int, *, caller: Caller | None = None
@@ -204,9 +206,9 @@ class PortLockManager(Manager):
             Whether the port is the worker's now; False if a worker has it, also the same one.
         """
         key = (node_rank, _checked_port(port))
-        if key in self._ports and not self._has_ended(*self._ports[key]):
+        if key in self._ports and not self._has_ended(self._ports[key]):
             return False
-        self._ports[key] = (_port_owner(worker_name, caller), caller)
+        self._ports[key] = _owner(worker_name, caller)
         return True
 
     def release(
@@ -218,32 +220,33 @@ class PortLockManager(Manager):
             LockError: The worker does not have the port.
         """
         key = (node_rank, _checked_port(port))
-        owner, known = _port_owner(worker_name, caller), self._ports.get(key)
-        if known is None or known[0] != owner:
-            has = "no worker has it" if known is None else f"{known[0]} has it"
+        owner, known = _owner(worker_name, caller), self._ports.get(key)
+        if known != owner:
+            has = "no worker has it" if known is None else f"{known} has it"
             raise LockError(f"{owner} releases port {port} of node {node_rank}, but {has}")
         del self._ports[key]
 
     def release_all_ports(self, worker_name: str) -> None:
         """Release all ports of a worker, because it has ended."""
-        for key in [key for key, (owner, _) in self._ports.items() if owner.name == worker_name]:
+        for key in [key for key, owner in self._ports.items() if owner.name == worker_name]:
             del self._ports[key]
 
-    def _has_ended(self, owner: Owner, caller: Caller | None) -> bool:
+    def _has_ended(self, owner: Owner) -> bool:
         """Whether the process that reserved a port has ended.
 
         A process of another machine cannot be checked at once: the port becomes free a moment
         after this call, or when it ends.
         """
-        if caller is None:
+        if owner.process is None:
             return False
-        if caller.process.host == own_process().host:
-            return not is_running(caller.process)
+        if owner.process.host == own_process().host:
+            return not is_running(owner.process)
+        caller = Caller(owner.process, owner.node_rank)
         self._port_watches.call_at_end(caller, self._release_ports, str(owner))
         return False
 
     def _release_ports(self, process: ProcessId) -> None:
-        for key in [key for key, (owner, _) in self._ports.items() if owner.process == process]:
+        for key in [key for key, owner in self._ports.items() if owner.process == process]:
             del self._ports[key]
 
 
@@ -267,11 +270,7 @@ class WorkerDeviceLock:
         await self._manager.release_devices(worker_address, [0])
 
 
-def _owner(worker_address: WorkerAddress, caller: Caller | None) -> Owner:
-    return _port_owner(worker_address.get_name(), caller)
-
-
-def _port_owner(worker_name: str, caller: Caller | None) -> Owner:
+def _owner(worker_name: str, caller: Caller | None) -> Owner:
     if caller is None:
         return Owner(worker_name)
     return Owner(worker_name, caller.process, caller.node_rank)

@@ -307,9 +307,8 @@ async def _answer(
     ended: "asyncio.Future[Any] | concurrent.futures.Future[Any]", deadline: Deadline, what: str
 ) -> Any:
     """Return a manager's answer, or raise its error."""
-    if isinstance(ended, concurrent.futures.Future):
-        ended = asyncio.wrap_future(ended)
-    return await aget(ended, deadline, lambda: what, DeviceLockManager.MANAGER_NAME)
+    answer = asyncio.wrap_future(ended)
+    return await aget(answer, deadline, lambda: what, DeviceLockManager.MANAGER_NAME)
 
 
 def _was_refused(call: _Call | None) -> bool:
