@@ -9,7 +9,7 @@ from typing import Any
 from shoal._backend import WorkerAddress
 from shoal.collective.broadcast import Broadcasts
 from shoal.collective.broadcast_plan import expand, own_group, source
-from shoal.collective.inbox import NOT_YET, Inbox
+from shoal.collective.inbox import Inbox
 from shoal.collective.message import (
     Accept,
     Received,
@@ -27,6 +27,7 @@ from shoal.collective.options import CollectiveGroupOptions
 from shoal.collective.outbox import LOOK_S, SLICE_S, Outbox
 from shoal.collective.peer_routes import PeerRoutes
 from shoal.collective.peers import peer_address
+from shoal.collective.tensors.receives import NOT_HERE
 from shoal.deadline import Deadline
 from shoal.errors import ChannelDecodeError, ShoalTypeError, ShoalValueError
 from shoal.fork import ChildStage, in_child
@@ -157,7 +158,7 @@ class Exchange:
         found = inbox.at_once(
             _AT_ONCE_S if deadline is None else min(_AT_ONCE_S, deadline.remaining)
         )
-        if found is not NOT_YET:
+        if found is not NOT_HERE:
             return found
         return inbox.recv(expects_object, deadline or Deadline(None)).result()
 
@@ -239,7 +240,7 @@ class Exchange:
             return work
         deadline = Deadline(timeout)
         found = inbox.at_once(min(_AT_ONCE_S, deadline.remaining))
-        if found is not NOT_YET:
+        if found is not NOT_HERE:
             inbox.put_aside(Received(found))  # no tensor of `send_tensor`: it stays
         copy(inbox.recv(expects_tensor(tensor), deadline, into))
         return None

@@ -48,12 +48,8 @@ from shoal.queues.wait import result_of
 from shoal.reused_threads import result_from_thread
 from shoal.transport.choice import Watch
 
-__all__ = ["NOT_YET", "Inbox"]
+__all__ = ["Inbox"]
 
-NOT_YET: Any = object()
-"""Returned by `Inbox.at_once` instead of an object."""
-
-_NOT_NOW = (ShoalTimeoutError, ChannelClosed)
 _LOOK_S = 0.5
 """Seconds for which a sender that was seen alive counts as alive."""
 _NO_LIMIT = Deadline(math.inf)
@@ -120,22 +116,22 @@ class Inbox:
             seconds: How long to wait.
 
         Returns:
-            The object; `NOT_YET` if there is none, or the message is more than a plain object.
+            The object; `NOT_HERE` if there is none, or the message is more than a plain object.
         """
         queue = self._queue
         if queue is None or self._is_behind():
-            return NOT_YET
+            return NOT_HERE
         self._allow_direct(queue)
         try:
             message = queue.get(seconds)
-        except _NOT_NOW:
-            return NOT_YET  # `recv` raises the error
+        except (ShoalTimeoutError, ChannelClosed):
+            return NOT_HERE  # `recv` raises the error
         except ChannelDecodeError as error:
             raise self._translated(error, _NO_LIMIT) from error
         if type(message) is not tuple or not is_envelope(message):
             return message
         self.keep(message)
-        return NOT_YET
+        return NOT_HERE
 
     def _allow_direct(self, queue: ShmQueue) -> None:
         """Let the core do the receives that `at_once` would."""

@@ -42,8 +42,6 @@ SLICE_S = 0.8
 LOOK_S = 0.1
 """Seconds after which a send checks again that its receiver lives."""
 
-_NOT_NOW = (ShoalTimeoutError, ChannelMemoryError, ChannelClosed)
-
 _KEY = "sends"
 """The key of all sends in the order of an outbox."""
 
@@ -179,7 +177,7 @@ class Outbox:
             return False
         try:
             queue.put(message, 0, seconds)
-        except _NOT_NOW:
+        except (ShoalTimeoutError, ChannelMemoryError, ChannelClosed):
             return False  # `send` raises the error
         return True
 

@@ -29,7 +29,8 @@ from shoal.transport.choice import TensorCarrier, Watch
 __all__ = ["NOT_HERE", "Place", "TensorReceives"]
 
 NOT_HERE: Any = object()
-"""Returned by `TensorReceives.next` if the next message is to be taken from the queue."""
+"""Returned by `TensorReceives.next` if the next message is to be taken from the queue, and by
+`Inbox.at_once` if none can be had in one operation on the queue."""
 
 
 class TensorReceives:
