@@ -17,6 +17,7 @@ from shoal.cli.top_channels import ChannelFold, channel_lines
 from shoal.deadline import hang_limit
 from shoal.observe import ChannelState, JobProcesses, diagnose, read_channels, with_rates
 from shoal.observe.causes import Kind
+from shoal.observe.graph import waits_of
 from shoal.state import Activity, ProcessState
 
 __all__ = ["Look", "View", "frame", "look_at"]
@@ -231,7 +232,7 @@ def _summary(look: Look, width: int) -> list[Text]:
         return [Text("0 jobs", "bold")]
     counts = Counter(map(_state, states))
     alive = [state for state in states if state.status != "dead"]
-    oldest = min((wait.since for state in alive for wait in _waits(state)), default=None)
+    oldest = min((wait.since for state in alive for wait in waits_of(state)), default=None)
     wait = "no wait" if oldest is None else f"oldest wait {age(look.now - oldest)}"
     text = f"{_many(len(look.jobs), 'job')}, {_many(len(states), 'process', 'es')}, {wait}"
     line = Text(text, "bold")
@@ -323,7 +324,7 @@ def _row(same: Sequence[ProcessState], now: float, *, with_node: bool) -> _Row:
     pid, node = same[0].pid, same[0].node_rank
     state = _state(same[0])
     call, called = _oldest(same, lambda one: one.calls)
-    wait, waited = _oldest(same, _waits)
+    wait, waited = _oldest(same, lambda one: [*waits_of(one)])
     hidden = max(one.hidden for one in same)
     cells = (
         name_of(same),
@@ -344,14 +345,6 @@ def _state(state: ProcessState) -> str:
         return "idle"
     works = state.hidden or any(not call.inside for call in state.calls)
     return "running" if works else "waiting"
-
-
-def _waits(state: ProcessState) -> list[Activity]:
-    return [
-        wait
-        for activity in state.activities
-        for wait in (activity.inside if activity.kind == "call" else (activity,))
-    ]
 
 
 def _oldest(
