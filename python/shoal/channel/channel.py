@@ -17,9 +17,9 @@ from shoal.channel.create import (
 )
 from shoal.channel.reservation import (
     Reservation,
+    check_reserved,
     has_reservations,
     put_many,
-    put_reserved,
     reserve,
 )
 from shoal.channel.routes import Routes
@@ -234,8 +234,8 @@ class Channel(ChannelBase):
         key, weight = checked_key(key, queue_name), checked_weight(weight)
         deadline = Deadline(timeout, default=math.inf)
         if isinstance(item, Reservation):
-            channel = (self._settings, self._local)
-            return put_reserved(item, *channel, key, weight, timeout, async_op=async_op)
+            check_reserved(item, self._settings, self._local, key)
+            return item.put(weight or None, async_op=async_op, timeout=timeout)
         with naming():
             queues = self._queues(key)
             if not async_op:
@@ -248,7 +248,8 @@ class Channel(ChannelBase):
         """Complete a `put_nowait` that the core could not complete."""
         key, weight = checked_key(key, queue_name), checked_weight(weight)
         if isinstance(item, Reservation):
-            put_reserved(item, self._settings, self._local, key, weight, waits=False)
+            check_reserved(item, self._settings, self._local, key)
+            item.put_nowait(weight or None)
             return
         with naming():
             self._queues(key).put(key, item, weight, None)

@@ -1,4 +1,4 @@
-# ruff: noqa: SLF001  (`put_reserved` and `put_many` are friends of the class beside them)
+# ruff: noqa: SLF001  (`check_reserved` and `put_many` are friends of the class beside them)
 """`Reservation`: an array or tensor of a channel, which its producer fills before the put."""
 
 import math
@@ -17,7 +17,7 @@ from shoal.queues.wait import Queues, naming, started, work_of
 from shoal.shm import Reservation as SharedReservation
 from shoal.work import AsyncChannelWork
 
-__all__ = ["Reservation", "has_reservations", "put_many", "put_reserved", "reserve"]
+__all__ = ["Reservation", "check_reserved", "has_reservations", "put_many", "reserve"]
 
 _PUTTING = "is being put"
 _PUT = "was put"
@@ -275,39 +275,22 @@ def reserve(
     return Reservation(settings, queues, item, key, weight, timeout)
 
 
-def put_reserved(
-    reservation: Reservation,
-    settings: ChannelSettings,
-    local: Queues | None,
-    key: Hashable,
-    weight: int,
-    timeout: float | None = None,
-    *,
-    async_op: bool = False,
-    waits: bool = True,
-) -> AsyncChannelWork | None:
-    """Put a reservation that was given to a put of a channel.
+def check_reserved(
+    reservation: Reservation, settings: ChannelSettings, local: Queues | None, key: Hashable
+) -> None:
+    """Check a reservation that was given to a put of a channel.
 
     Args:
         reservation: The reservation.
         settings: The channel.
         local: The queues of a local channel.
         key: The key; the default key stands for the reservation's own.
-        weight: The weight; 0 stands for the reservation's own.
-        timeout: Same as for `Reservation.put`.
-        async_op: Same as for `Reservation.put`.
-        waits: Whether to wait for room.
 
     Raises:
         ShoalValueError: The reservation is for another channel or key.
-        ShoalError: Same as `Reservation.put`.
     """
     with naming():
         reservation._check_for(settings, local, reservation.key if key == DEFAULT_KEY else key)
-    if waits:
-        return reservation.put(weight or None, async_op=async_op, timeout=timeout)
-    reservation.put_nowait(weight or None)
-    return None
 
 
 def has_reservations(items: Iterable[Any]) -> bool:
