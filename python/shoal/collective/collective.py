@@ -138,4 +138,4 @@ class Collective(Exchange):
         for group in list(self._groups.values()):
             group.close()
         super().close()
-        self._routes.close()
+        self._routes.memory.close()

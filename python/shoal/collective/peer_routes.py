@@ -103,10 +103,6 @@ class PeerRoutes:
         queues = self.mailboxes.queues(node, key)
         return Route("lane", queues, key, self.mailboxes.direct(node))
 
-    def close(self) -> None:
-        """Leave the node's memory."""
-        self.memory.close()
-
 
 def _endpoint(info: WorkerInfo) -> Endpoint:
     return worker_endpoint(info.address.get_name(), info.cluster_node_rank)

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from shoal.dynamic_scheduler.arithmetic import get_valid_dp_sizes
 from shoal.dynamic_scheduler.settings import ComponentSize
@@ -10,13 +10,6 @@ from shoal.errors import ShoalError, ShoalTypeError, ShoalValueError
 from shoal.nearest import did_you_mean
 
 __all__ = ["SchedulerState", "get_global_scheduer_state", "set_global_scheduer_state"]
-
-
-class _Component(Protocol):
-    """The sizes that a `ComponentManager` has."""
-
-    init_gpu_num: int
-    init_instance_num: int
 
 
 class SchedulerState:
@@ -119,7 +112,7 @@ class _OfProcess:
 def set_global_scheduer_state(
     cfg: Any,
     total_gpus: int | None = None,
-    component_managers: Mapping[str, _Component] | None = None,
+    component_managers: Mapping[str, Any] | None = None,
 ) -> None:
     """Set the state of this process, for managers that are made without one of their own.
 

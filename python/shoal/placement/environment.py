@@ -4,27 +4,15 @@ Launch sets these variables, and plans show them.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from shoal._backend import Placement
+from shoal.topology import DescribedCluster
 
-__all__ = ["NodesLike", "group_environment", "process_environment"]
-
-
-class _NodeLike(Protocol):
-    @property
-    def node_ip(self) -> str: ...
-
-
-class NodesLike(Protocol):
-    """The method of a cluster by which the address of a node is found."""
-
-    def get_node_info(self, node_rank: int, /) -> _NodeLike:
-        """Return a node."""
+__all__ = ["group_environment", "process_environment"]
 
 
 def group_environment(
-    group: str, placements: Sequence[Placement], cluster: NodesLike
+    group: str, placements: Sequence[Placement], cluster: DescribedCluster
 ) -> dict[str, str]:
     """Return the variables that are the same in all processes of a group.
 

@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence
 
 from shoal._backend import Placement
-from shoal.placement.environment import NodesLike
 from shoal.state import job_folder, keep_placement
+from shoal.topology import DescribedCluster
 
 __all__ = ["describe_placement", "record_placement"]
 
@@ -14,7 +14,7 @@ _log = logging.getLogger("shoal")
 
 
 def record_placement(
-    group: str, class_name: str, placements: Sequence[Placement], cluster: NodesLike
+    group: str, class_name: str, placements: Sequence[Placement], cluster: DescribedCluster
 ) -> None:
     """Write where the workers of a group run, for `shoal doctor --bundle`.
 
@@ -36,7 +36,7 @@ def record_placement(
 
 
 def describe_placement(
-    group: str, class_name: str, placements: Sequence[Placement], cluster: NodesLike
+    group: str, class_name: str, placements: Sequence[Placement], cluster: DescribedCluster
 ) -> str:
     """Return a line for the group, and one for each of its workers.
 
