@@ -89,14 +89,11 @@ class LinkTable:
     def __init__(self, config: NetEmulationConfig) -> None:
         self._links: dict[tuple[str, str], tuple[float, str, str]] = {}
         for pair in config.crossdc_pairs:
-            source, target, seconds = (
-                normalized(pair.src),
-                normalized(pair.dst),
-                pair.delay_ms / 1000,
-            )
-            self._links[source, target] = (seconds, source, target)
+            source, target = normalized(pair.src), normalized(pair.dst)
+            delay_s = pair.delay_ms / 1000
+            self._links[source, target] = (delay_s, source, target)
             if config.symmetric:
-                self._links[target, source] = (seconds, target, source)
+                self._links[target, source] = (delay_s, target, source)
         self._add_any_rank()
         self._groups: dict[str, int] = {}
         self.rates: list[float] = []
