@@ -1,9 +1,7 @@
-"""Calls of a worker group: results in rank order, selected ranks, several threads, timing."""
+"""Calls of a worker group: results in rank order, selected ranks, several threads."""
 
 import asyncio
 import threading
-import time
-from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 import ray
 
 from shoal import NodePlacementStrategy, Worker, WorkerGroup
-from shoal.errors import ShoalTimeoutError, ShoalValueError
+from shoal.errors import ShoalValueError
 
 pytestmark = pytest.mark.ray
 
@@ -23,25 +21,8 @@ class Echo(Worker):
     def echo(self, *args, **kwargs):
         return args, kwargs
 
-    def sleep(self, seconds):
-        time.sleep(seconds)
-        return self._rank
-
     def thread(self):
         return threading.current_thread() is threading.main_thread()
-
-    def timed(self):
-        with self.worker_timer("inner"):
-            time.sleep(0.02)
-        with self.worker_timer():
-            time.sleep(0.01 * (self._rank + 1))
-
-    @Worker.timer("decorated")
-    def decorated(self):
-        time.sleep(0.02)
-
-    def total(self, group):
-        return sum(group.rank().wait())
 
     def ranks_of(self, group):
         return group.ready(timeout=60).rank().wait()
@@ -66,22 +47,6 @@ class Coroutines(Worker):
         return self._rank
 
 
-class Shape(Worker, ABC):
-    @abstractmethod
-    def area(self): ...
-
-    def double(self):
-        return 2 * self.area()
-
-
-class Square(Shape):
-    class Side(int):
-        """A public nested class stays a class."""
-
-    def area(self):
-        return self.Side(3) ** 2
-
-
 @pytest.fixture(scope="module")
 def pair(cluster):
     group = Echo.create_group().launch(cluster, NodePlacementStrategy([0, 0]), "echo", wait=True)
@@ -99,12 +64,6 @@ def coroutines(cluster):
 def test_a_call_reaches_all_ranks_in_rank_order(pair):
     assert pair.rank().wait() == [0, 1]
     assert pair.echo(1, two=2).wait() == [((1,), {"two": 2})] * 2
-
-
-def test_a_group_says_what_it_is(pair):
-    assert (pair.worker_cls_name, pair.worker_group_name) == ("Echo", "echo")
-    assert [w.rank for w in pair.worker_info_list] == [0, 1]
-    assert repr(pair) == "<WorkerGroup echo of Echo, 2 ranks>"
 
 
 def test_ray_handles_have_the_methods_too(pair):
@@ -156,70 +115,7 @@ def test_execute_on_belongs_to_its_thread(pair):
         assert list(pool.map(ask, [0, 1, 0, 1])) == [[rank] * 20 for rank in (0, 1, 0, 1)]
 
 
-def test_a_ray_reference_arrives_as_its_value(pair):
-    reference = ray.put({"weights": [1, 2]})
-    assert pair.echo(reference, again=reference).wait()[1] == (
-        ({"weights": [1, 2]},),
-        {"again": {"weights": [1, 2]}},
-    )
-
-
-def test_wait_done_and_await(pair):
-    result = pair.sleep(0.4)
-    assert not result.done()
-    with pytest.raises(
-        ShoalTimeoutError, match=r"echo\.sleep: no answer from echo ranks 0, 1 with"
-    ):
-        result.wait(timeout=0.05)
-    assert result.wait(timeout=20) == [0, 1]
-    assert result.done()
-    assert result.wait() == [0, 1]
-
-    async def both():
-        with pytest.raises(ShoalTimeoutError, match="echo ranks 0, 1"):
-            await pair.sleep(0.2).async_wait(timeout=0.05)
-        return await pair.rank(), await pair.rank().async_wait()
-
-    assert asyncio.run(both()) == ([0, 1], [0, 1])
-
-
-def test_async_wait_leaves_the_loop_free(pair):
-    async def scenario():
-        ticks = 0
-        waiting = asyncio.ensure_future(pair.sleep(0.3).async_wait())
-        while not waiting.done():
-            await asyncio.sleep(0.01)
-            ticks += 1
-        return ticks
-
-    assert asyncio.run(scenario()) > 5
-
-
-def test_durations_of_a_call(pair):
-    result = pair.sleep(0.1)
-    longest, shortest = result.consume_duration(), result.consume_duration("min")
-    assert 0.1 <= shortest <= longest < 5
-    with pytest.raises(ShoalValueError, match="reduction_type='longest'"):
-        result.consume_duration("longest")
-
-
-def test_a_timer_named_like_the_method_is_its_duration_and_is_taken(pair):
-    result = pair.timed()
-    reduced, per_rank = result.consume_durations("min", return_per_rank=True)
-    assert sorted(reduced) == ["inner", "timed"]
-    assert 0.01 <= reduced["timed"] < per_rank[1]["timed"]
-    assert [timers["inner"] >= 0.02 for timers in per_rank] == [True, True]
-    assert pair.decorated().consume_durations().keys() == {"decorated"}
-    assert pair.sleep(0).consume_durations() == {}
-    assert pair.pop_execution_times().wait() == [{}, {}]
-
-
 def test_a_group_can_be_given_to_a_worker(pair, launch):
-    assert launch(Echo).total(pair).wait() == [1]
-
-
-@pytest.mark.nightly
-def test_a_group_that_was_given_away_is_ready_when_its_workers_are(pair, launch):
     assert launch(Echo).ranks_of(pair).wait() == [[0, 1]]
 
 
@@ -236,13 +132,6 @@ def test_coroutine_methods_run_side_by_side(coroutines):
     assert not held.done()
     coroutines.free().wait(20)
     assert held.wait(20) == [0]
-
-
-@pytest.mark.nightly
-def test_abstract_workers_and_nested_classes(launch):
-    with pytest.raises(TypeError, match="abstract"):
-        launch(Shape)
-    assert launch(Square).double().wait() == [18]
 
 
 def test_calls_run_at_once_where_the_launch_allows_it(launch):

@@ -114,6 +114,8 @@ class Counter(Worker):
     def timed(self):
         with self.worker_timer("work"):
             time.sleep(0.01)
+        with self.worker_timer():
+            pass
 
     def sleep(self, seconds):
         time.sleep(seconds)
@@ -263,19 +265,18 @@ def test_a_wait_ends_at_its_deadline(counter):
     assert call.done()
 
 
-def test_a_result_is_awaited_in_an_event_loop(counters):
-    async def run():
-        return await counters.add(1)
-
-    assert asyncio.run(run()) == [1, 2]
-
-
-def test_coroutine_methods_run_side_by_side(cluster):
+def test_coroutine_methods_run_side_by_side_and_are_awaited_in_an_event_loop(cluster):
     group = Asynchronous.create_group().launch(cluster, TWO, name="async")
-    waiting = group.wait_for_event()
-    assert group.plain().wait() == [0, 1]
-    group.set_event().wait()
-    assert waiting.wait() == ["async:0", "async:1"]
+
+    async def run():
+        waiting = asyncio.ensure_future(group.wait_for_event().async_wait())
+        with pytest.raises(ShoalTimeoutError, match="no answer from async ranks 0, 1"):
+            await group.wait_for_event().async_wait(timeout=0.05)
+        assert await group.plain() == [0, 1]
+        await group.set_event()
+        return await waiting
+
+    assert asyncio.run(run()) == ["async:0", "async:1"]
 
 
 def test_a_worker_with_several_threads_runs_calls_side_by_side(cluster):
@@ -297,11 +298,15 @@ def test_a_worker_with_several_threads_runs_calls_side_by_side(cluster):
 
 
 def test_durations_are_those_of_the_timers(counters):
-    times = counters.timed().consume_durations()
-    assert set(times) == {"work"}
-    assert times["work"] >= 0.01
+    times, per_rank = counters.timed().consume_durations("min", return_per_rank=True)
+    assert set(times) == {"work", "timed"}
+    assert 0.01 <= times["work"] == min(timers["work"] for timers in per_rank)
     assert counters.kept().consume_durations() == {}
-    assert counters.timed().consume_duration() >= 0.01  # the call, if no timer has its name
+    assert counters.sleep(0.01).consume_duration() >= 0.01  # the call, if no timer has its name
+    counters.timed().consume_duration()
+    assert [[*timers] for timers in counters.pop_execution_times().wait()] == [["work"]] * 2
+    with pytest.raises(ShoalValueError, match="reduction_type='longest'"):
+        counters.timed().consume_duration("longest")
 
 
 def test_without_isolation_the_local_rank_is_the_accelerator(cluster):
