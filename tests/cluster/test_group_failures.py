@@ -23,12 +23,6 @@ from support.processes import has_ended, until
 pytestmark = pytest.mark.ray
 
 
-class CodeError(Exception):
-    def __init__(self, code, *, hint):
-        super().__init__(f"code {code}: {hint}")
-        self.code = code
-
-
 class LockError(Exception):
     def __init__(self):
         super().__init__("it holds a lock")
@@ -68,14 +62,6 @@ class Fails(Worker):
 
     def sleep(self, seconds):
         time.sleep(seconds)
-
-
-class FailsAsync(Worker):
-    async def fail(self):
-        raise CodeError(8, hint="soon")
-
-    async def rank(self):
-        return self._rank
 
 
 @pytest.fixture(scope="module")
@@ -139,14 +125,6 @@ def test_an_argument_that_failed(one):
     with pytest.raises(KeyError, match="look here") as info:
         one.rank_of(broken.remote()).wait(20)
     assert "one of its arguments was not available there" in info.value.__notes__[-1]
-
-
-@pytest.mark.nightly
-def test_an_error_in_a_coroutine(launch):
-    group = launch(FailsAsync)
-    with pytest.raises(CodeError, match="code 8"):
-        group.fail().wait()
-    assert group.rank().wait() == [0]
 
 
 # --- several ranks: all of them, first cause first ---
@@ -216,28 +194,6 @@ def test_a_death_without_a_waiter_is_logged_but_not_that_of_a_closed_group(launc
 
 
 # --- constructors ---
-
-
-def test_a_constructor_that_raises(launch, caplog):
-    class Broken(Worker):
-        def __init__(self, message):
-            super().__init__()
-            if self._rank == 1:
-                raise CodeError(9, hint=message)
-
-        def rank(self):
-            return self._rank
-
-    with caplog.at_level(logging.ERROR, "shoal"):
-        group = launch(Broken, "early", ranks=2, name="broken", wait=False)
-        wait_for_log(caplog, "constructing broken failed on rank 1 (broken:1): ", 20)
-    with pytest.raises(WorkerGroupError) as info:
-        group.ready()
-    assert info.value.ranks == (1,)
-    assert type(info.value.exceptions[0]) is CodeError
-    assert "raised on rank 1 (broken:1)" in info.value.exceptions[0].__notes__[0]
-    with pytest.raises(WorkerGroupError, match=r"^broken\.rank: constructing broken failed on 1"):
-        group.rank().wait()
 
 
 @pytest.mark.nightly

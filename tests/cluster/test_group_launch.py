@@ -44,11 +44,6 @@ class Slow(Worker):
 # --- names ---
 
 
-def test_the_default_name(launch):
-    group = launch(Plain)
-    assert group.worker_group_name == "worker_group_Plain"
-
-
 @pytest.mark.nightly
 def test_a_name_that_lives_is_taken_and_free_after_close(launch, cluster):
     first = launch(Plain, name="twice")
@@ -195,15 +190,6 @@ def test_launching_twice(launch, cluster):
     group = launch(Plain, name="once")
     with pytest.raises(LaunchError, match="'once' is launched already"):
         group.launch(cluster)
-
-
-def test_a_workers_own_close_is_called_first(launch, tmp_path):
-    class Closes(Worker):
-        def _close(self):
-            (tmp_path / "closed").touch()
-
-    launch(Closes).close()
-    assert (tmp_path / "closed").exists()
 
 
 def test_an_own_close_that_raises_or_hangs_does_not_keep_the_group(launch, caplog):

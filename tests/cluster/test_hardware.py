@@ -174,37 +174,6 @@ def test_each_worker_sees_its_own_devices_in_the_nodes_terms(seen):
     assert {worker["env"]["ACME_SET_IN_THE_WORKER"] for worker in seen["actor"]} == {"1"}
 
 
-def test_all_variables_of_a_worker_with_hardware(seen):
-    for rank, worker in enumerate(seen["actor"]):
-        expected = {
-            "GROUP_NAME": "actor",
-            "WORKER_NAME": f"actor:{rank}",
-            "RANK": str(rank),
-            "WORLD_SIZE": "3",
-            "NODE_RANK": "0",
-            "CLUSTER_NODE_RANK": "0",
-            "NODE_ID": "0",
-            "LOCAL_ACCELERATOR_RANK": str(rank),
-            "GPU_ID": str(rank),
-            "NODE_LOCAL_RANK": str(rank),
-            "NODE_LOCAL_WORLD_SIZE": "3",
-            "RAY_ACTOR": "1",
-            "CATCH_SYSTEM_FAILURE": "0",
-            "VISIBLE_DEVICES": ["0", "1", "2,3"][rank],
-            "ACCELERATOR_TYPE": "ACME",
-            "ACCELERATOR_MODEL": "ACME:A1",
-            "ISOLATE_ACCELERATOR": "1",
-            "LOCAL_HARDWARE_RANKS": ["0", "1", "2,3"][rank],
-            "NODE_GROUP_LABEL": "cluster",
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1",
-        }
-        assert {name: worker["env"].get(name) for name in expected} == expected
-        assert worker["env"]["MASTER_ADDR"]
-        assert worker["env"]["MASTER_PORT"]
-        assert worker["env"]["CLUSTER_NAMESPACE"] == "shoal"
-
-
 def test_a_worker_knows_its_hardware(seen):
     for rank, worker in enumerate(seen["actor"]):
         ranks = [[0], [1], [2, 3]][rank]

@@ -28,9 +28,6 @@ class Place(Worker):
     def current(self):
         return Worker.current_worker is self, os.getpid() == Worker.PID
 
-    def port(self):
-        return self.acquire_free_port()
-
     def name(self):
         return self.get_name(), self.get_parent_rank(), repr(self)
 
@@ -44,28 +41,16 @@ def pair(cluster):
     group.close()
 
 
-def test_the_variables_of_both_generations(pair, cluster):
+def test_its_variables_reach_a_worker(pair, cluster):
     seen = pair.variables().wait()
     common = {
         "GROUP_NAME": "place",
         "MASTER_ADDR": cluster.get_node_ip(0),
         "WORLD_SIZE": "2",
-        "NODE_RANK": "0",
-        "CLUSTER_NODE_RANK": "0",
-        "NODE_ID": "0",
-        "LOCAL_ACCELERATOR_RANK": "-1",
-        "GPU_ID": "-1",
-        "NODE_LOCAL_WORLD_SIZE": "2",
-        "RAY_ACTOR": "1",
         "CLUSTER_NAMESPACE": cluster.namespace,
         "CATCH_SYSTEM_FAILURE": "0",
-        "VISIBLE_DEVICES": "",
         "ACCELERATOR_TYPE": "NO_ACCEL",
-        "ACCELERATOR_MODEL": "",
         "ISOLATE_ACCELERATOR": "1",
-        "ISOLATE_GPU": "1",
-        "LOCAL_HARDWARE_RANKS": "",
-        "NODE_GROUP_LABEL": "cluster",
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
     }
@@ -129,27 +114,10 @@ def test_workers_register(pair, cluster):
     assert env["MASTER_PORT"] == str(infos[0].node_port)
 
 
-def test_ports_are_never_given_twice(pair):
-    ports = [port for _ in range(5) for port in pair.port().wait()]
-    ports += [i.node_port for i in pair.info().wait()]
-    assert len(set(ports)) == 12
-
-
 def test_a_worker_imports_only_what_its_class_needs(pair):
     for modules in pair.modules().wait():
         # (pydantic is loaded: Ray imports it for the first call that a worker makes.)
         assert not {"torch", "numpy", "rich", "typer"} & set(modules)
-
-
-@pytest.mark.nightly
-def test_frameworks_see_all_devices_without_isolation(launch):
-    class Bare(Place):
-        pass
-
-    group = launch(Bare, ranks=2, isolate_gpu=False)
-    for rank, env in enumerate(group.variables().wait()):
-        assert (env["ISOLATE_ACCELERATOR"], env["ISOLATE_GPU"]) == ("0", "0")
-        assert (env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"]) == ("-1", "2"), rank
 
 
 def test_a_bool_where_older_code_has_the_isolation(launch, cluster):
