@@ -18,11 +18,6 @@ shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)
 pytestmark = pytest.mark.ray
 
 
-def test_a_handle_says_how_it_reaches_the_channel(channel, transport):
-    assert channel().transport == transport
-    assert Channel.create("within", local=True).transport == "local"
-
-
 def test_a_transport_that_does_not_exist_is_named(channel, monkeypatch):
     one = channel()
     monkeypatch.setenv("SHOAL_TRANSPORT", "carrier pigeon")

@@ -20,7 +20,7 @@ import pytest
 import ray.cloudpickle
 
 from shoal import shm as memory
-from shoal.errors import ChannelClosed, ChannelEmpty, PeerLostError, ShoalTimeoutError
+from shoal.errors import ChannelClosed, PeerLostError, ShoalTimeoutError
 from support import channel_crew, shm_crew as crew
 from support.channel_peers import pid_of_actor
 from support.processes import DEADLINE_S, until
@@ -95,26 +95,6 @@ def said_by(logs):
     for _, (what, name, *redelivered) in steps(logs):
         said["again" if redelivered == ["1"] else what][name] += 1
     return said
-
-
-@pytest.mark.nightly
-@shm
-def test_an_item_comes_once_or_was_with_a_killed_consumer(channel, run_crew):
-    one = channel(MAXSIZE, private=True)
-    assert one.empty()  # opens it: the memory is removed with the last process that has it open
-    process, logs = run_crew(one, SECONDS, 1, ["produce"] * 3 + ["consume"] * 3)
-    time.sleep(SECONDS / 2)  # the crew is working
-    os.kill(pid_of_actor(one), signal.SIGKILL)  # the crew does not notice
-    assert end_of(process) > SECONDS
-    rest = [name for name, _ in rest_of(one)]
-    said = said_by(logs)
-    got = said["got"] + Counter(rest)
-    assert [name for name, times in got.items() if times > 1] == []
-    assert got.keys() <= said["begin"].keys()
-    lost = said["put"].keys() - got.keys()
-    consumers = len(list(logs.glob("consume-*")))
-    assert len(lost) <= consumers
-    assert len(got) > 100
 
 
 @pytest.mark.nightly
@@ -319,21 +299,6 @@ def put_or_say(channel, got):
         got.append("put")
 
 
-@pytest.mark.nightly
-def test_an_actor_takes_the_place_of_one_that_was_killed(channel, transport):
-    one = channel(maxsize=3, private=True)
-    one.put("kept")
-    before = pid_of_actor(one)
-    os.kill(before, signal.SIGKILL)
-    until(lambda: is_replaced(one, before))
-    assert one.get(timeout=DEADLINE_S) == "kept"
-    with pytest.raises(ChannelEmpty):
-        one.get_nowait()
-
-
-# Many processes at once.
-
-
 @over_a_lane
 def test_an_actor_that_died_for_good_does_not_look_like_the_end_of_the_channel(channel):
     one = channel(private=True)
@@ -376,22 +341,3 @@ def test_a_thousand_keys_and_eight_processes(channel, run_crew):
     said = Counter(what for _, (what, *_) in steps(logs))
     assert said == {"put": 4, "got": 4}, output
     assert all(one.empty(key) for key in range(channel_crew.KEYS))
-
-
-def put_keys(channel, key, count):
-    works = [channel.put(n, key=(key, n), async_op=True) for n in range(count)]
-    return [work.wait(timeout=2 * DEADLINE_S) for work in works].count(None)
-
-
-def get_keys(channel, key, count):
-    works = [channel.get((key, n), async_op=True) for n in range(count) for _ in range(2)]
-    return [work.wait(timeout=2 * DEADLINE_S) for work in works]
-
-
-@over_a_lane
-def test_over_a_lane_hundreds_of_keys_from_three_processes(channel, key, peers):
-    one = channel()
-    got = peers.start(0, get_keys, one, key, 200)
-    puts = [peers.start(rank, put_keys, one, key, 200) for rank in (1, 2)]
-    assert [put.wait()[0] for put in puts] == [200, 200]
-    assert got.wait()[0] == [n for n in range(200) for _ in range(2)]

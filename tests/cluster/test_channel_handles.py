@@ -1,4 +1,4 @@
-"""Channel handles: pickled to workers and tasks, inherited by forked children, used by threads."""
+"""Channel handles: pickled to workers, inherited by forked children, used by threads."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,6 @@ import pytest
 import ray
 
 from shoal import Channel
-from support.channel_peers import over
 from support.processes import DEADLINE_S, in_a_child
 
 pytestmark = pytest.mark.ray
@@ -31,26 +30,6 @@ def test_handles_are_small_and_travel_to_workers_and_back(channel, key, peers, t
     assert got == "from the driver"
     assert back.get(key, timeout=DEADLINE_S) == ("seen by a worker", transport)
     assert (back.name, back.maxsize) == (one.name, 0)
-
-
-@ray.remote(num_cpus=0)
-def task(transport, channel, key):
-    with over(transport):
-        channel.put("from a task", key=key)
-        return channel
-
-
-def test_handles_travel_to_tasks_and_back(channel, key, transport):
-    back = ray.get(task.remote(transport, channel(), key), timeout=DEADLINE_S)
-    assert back.get(key, timeout=DEADLINE_S) == "from a task"
-
-
-def test_a_handle_travels_through_a_channel(channel, key):
-    one = channel()
-    one.put(channel(maxsize=3), key=key)
-    other = one.get(key, timeout=DEADLINE_S)
-    other.put("a", key=key)
-    assert channel(maxsize=3).drain(key) == ["a"]
 
 
 def ping_pong(channel, key, me, rounds):
@@ -151,16 +130,6 @@ def test_a_child_is_told_that_it_cannot_ask_where_the_actor_is(channel, key):
     said = in_a_child(get_and_say, one, key)
     assert "was forked from process" in said
     assert "spawn" in said
-
-
-@shm
-def test_leases_of_a_forked_child_return_when_it_ends(channel, key):
-    one = channel()
-    one.put("a", key=key)
-    assert in_a_child(lambda: one.get(key, lease=True).value) == "'a'"
-    lease = one.get(key, lease=True, timeout=5.0)
-    assert (lease.value, lease.redelivered) == ("a", True)
-    lease.ack()
 
 
 # Threads.

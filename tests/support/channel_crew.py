@@ -7,9 +7,7 @@ from a file. With 0 seconds all work until they are done.
 """
 
 import itertools
-import os
 import pickle
-import signal
 import sys
 import time
 from pathlib import Path
@@ -28,11 +26,6 @@ def produce(channel: Any, log: Log, me: int) -> None:
         log.say("begin", f"{me}.{number}")
         channel.put(message(me, number))
         log.say("put", f"{me}.{number}")
-
-
-def consume(channel: Any, log: Log, _me: int) -> None:
-    while True:
-        log.say("got", name_of(channel.get()))
 
 
 def lease(channel: Any, log: Log, _me: int) -> None:
@@ -63,7 +56,7 @@ def empty_keys(channel: Any, log: Log, me: int) -> None:
     log.say("got", len(got))
 
 
-ROLES = {role.__name__: role for role in (produce, consume, lease, fill_keys, empty_keys)}
+ROLES = {role.__name__: role for role in (produce, lease, fill_keys, empty_keys)}
 
 
 class Crew(crew.Crew):
@@ -73,19 +66,8 @@ class Crew(crew.Crew):
         super().__init__("", logs)
         self._channel = channel
 
-    def hire(self, role: str) -> None:
-        number, captain = next(self._numbers), os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                signal.signal(signal.SIGALRM, lambda *_: os.getppid() == captain or os._exit(2))
-                signal.setitimer(signal.ITIMER_REAL, 1, 1)
-                ROLES[role](self._channel, Log(self._logs, role, number), number)
-                code = 0
-            finally:
-                os._exit(code)
-        self._roles[pid] = role
+    def work(self, role: str, number: int) -> None:
+        ROLES[role](self._channel, Log(self._logs, role, number), number)
 
 
 def main(handle: str, logs: str, seconds: str, seed: str, *roles: str) -> None:

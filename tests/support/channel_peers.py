@@ -35,13 +35,6 @@ class Peer(Worker):
         with over(transport):
             return function(*args)
 
-    def keep(self, transport: str, function: Callable[..., Any], *args: Any) -> None:
-        with over(transport):
-            self._kept = function(*args)
-
-    def wait(self, timeout: float = DEADLINE_S) -> Any:
-        return self._kept.wait(timeout=timeout)
-
 
 class Peers:
     """A few workers that all use one transport."""
@@ -56,14 +49,6 @@ class Peers:
     def run(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
         """Run a function on a worker; returns its result."""
         return self.start(rank, function, *args).wait()[0]
-
-    def keep(self, rank: int, function: Callable[..., Any], *args: Any) -> None:
-        """Let a worker begin an operation and keep the operation's work."""
-        self._group.execute_on(rank).keep(self._transport, function, *args).wait()
-
-    def wait(self, rank: int) -> Any:
-        """Wait for the work that a worker keeps."""
-        return self._group.execute_on(rank).wait().wait()[0]
 
 
 @ray.remote(num_cpus=0)

@@ -344,9 +344,6 @@ class Member:
         self.begin(function, *args)
         return self.end()
 
-    def signal(self, number):
-        os.kill(self.pid, number)
-
     def kill(self):
         """Kill the process, and wait for its end."""
         with contextlib.suppress(ProcessLookupError):

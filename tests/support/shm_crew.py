@@ -129,11 +129,21 @@ class Crew:
         if pid == 0:
             code = 1
             try:
-                work(self._token, self._logs, role, number, captain)
+                # It lives no longer than its parent.
+                signal.signal(signal.SIGALRM, lambda *_: os.getppid() == captain or os._exit(2))
+                signal.setitimer(signal.ITIMER_REAL, 1, 1)
+                self.work(role, number)
                 code = 0
             finally:
                 os._exit(code)
         self._roles[pid] = role
+
+    def work(self, role: str, number: int) -> None:
+        """Be a worker."""
+        session = shm.Session.attach(self._token)
+        queue = session.queue(KEY, MAXSIZE)
+        ROLES[role](queue, Log(self._logs, role, number), number)
+        session.close()
 
     def pick(self, choice: random.Random) -> int:
         return choice.choice(sorted(self._roles))
@@ -167,16 +177,6 @@ class Crew:
             _, status = os.waitpid(pid, 0)
             if status:
                 raise RuntimeError(f"a worker ({role}) failed")
-
-
-def work(token: str, logs: Path, role: str, number: int, captain: int) -> None:
-    """Be a worker, for as long as the parent process lives."""
-    signal.signal(signal.SIGALRM, lambda *_: os.getppid() == captain or os._exit(2))
-    signal.setitimer(signal.ITIMER_REAL, 1, 1)
-    session = shm.Session.attach(token)
-    queue = session.queue(KEY, MAXSIZE)
-    ROLES[role](queue, Log(logs, role, number), number)
-    session.close()
 
 
 def main(token: str, logs: str, seconds: str, seed: str, *roles: str) -> None:

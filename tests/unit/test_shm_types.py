@@ -201,3 +201,8 @@ def test_a_tensor_of_a_device_arrives_on_the_current_one(queue):
     assert on_device.device == torch.device("cuda", torch.cuda.current_device())
     assert torch.equal(on_device, sent[0])
     assert others["cpu"].device.type == "cpu"
+    for n in range(8):
+        queue.put(torch.full((100_000,), n, device="cuda"))  # the producer's is dropped at once
+    torch.cuda.empty_cache()
+    held = [queue.get() for _ in range(8)]
+    assert [(int(tensor.min()), int(tensor.max())) for tensor in held] == [(n, n) for n in range(8)]
