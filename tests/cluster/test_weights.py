@@ -10,7 +10,6 @@ import ray
 
 from shoal import Weights, Worker
 from shoal.errors import (
-    PeerLostError,
     WeightsClosed,
     WeightsNotFoundError,
 )
@@ -27,9 +26,6 @@ class Trainer(Worker):
 
     def publish(self, weights, value):
         return weights.publish({"w": torch.full((1000,), float(value)), "step": value})
-
-    def die(self):
-        os._exit(1)
 
 
 class Rollout(Worker):
@@ -65,17 +61,6 @@ def test_a_version_reaches_all_workers_of_the_node(weights, launch):
         trainer.publish(weights, value).wait()
     assert waiting.wait() == [(Version(1, 4), 4, 4000.0)] * 2
     assert pickle.loads(pickle.dumps(weights)).newest == weights.newest == Version(1, 4)
-
-
-def test_a_trainer_that_died_is_followed_by_one_with_a_higher_epoch(weights, launch):
-    first = launch(Trainer)
-    first.publish(weights, 1).wait()
-    with pytest.raises(PeerLostError):
-        first.die().wait()
-    rollout = launch(Rollout)
-    assert rollout.read(weights.name).wait() == [(Version(1, 1), 1, 1000.0)]
-    assert launch(Trainer).publish(weights, 5).wait() == [Version(2, 1)]
-    assert rollout.read(weights.name, Version(1, 1)).wait() == [(Version(2, 1), 5, 5000.0)]
 
 
 def test_close_ends_the_waits_of_workers_and_frees_the_memory(weights, launch):

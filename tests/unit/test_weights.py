@@ -390,6 +390,19 @@ def test_stats_say_which_process_holds_which_version(weights):
     assert [version.holders for version in weights.store.stats().versions] == [(), ()]
 
 
+def test_a_process_that_holds_a_version_by_several_snapshots_is_named_once(weights):
+    state = {"same": np.ones(1000)}
+    weights.publish(state)
+    first = weights.latest()
+    weights.publish(state, delta=True)
+    second = weights.latest()
+    assert (first["same"] == second["same"]).all()
+    stats = weights.store.stats()
+    assert [[held.pid for held in version.holders] for version in stats.versions] == [
+        [os.getpid()]
+    ] * 2
+
+
 def test_too_little_memory_is_an_error_before_any_write(weights, monkeypatch):
     weights.publish({"a": 1})
 

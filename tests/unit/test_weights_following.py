@@ -46,16 +46,6 @@ def test_a_version_comes_once_for_all_readers_of_a_node(nodes):
     assert nodes.queues.heads == [Version(1, 1), second]
 
 
-def test_a_reader_that_follows_gets_each_new_version(nodes):
-    least = 1
-    for number in range(1, 20):
-        version = nodes.publish({"number": number})
-        snapshot = nodes.read(least)
-        assert snapshot.version == version
-        assert snapshot["number"] == number
-        least = version.packed() + 1
-
-
 def test_nothing_is_sent_to_a_node_without_readers(nodes):
     for number in range(5):
         nodes.publish({"number": number})

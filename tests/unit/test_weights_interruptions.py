@@ -58,6 +58,23 @@ Store(sys.argv[1], "the weights").publish(layout, None, Deadline(60))
     assert publish(store, {"a": 2}) == Version(1, 2)
 
 
+def test_a_version_too_many_of_a_publisher_that_died_is_retired(make_weights_folder, monkeypatch):
+    store = Store(str(make_weights_folder(keep=1)), "the weights")
+    publish(store, {"a": 1})
+
+    def die(_):
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.control, "note", die)
+        with pytest.raises(SystemExit):
+            publish(store, {"a": 2})
+    assert sorted(file.version for file in store.files()) == [Version(1, 1), Version(1, 2)]
+    store.sweep()
+    assert [file.version for file in store.files()] == [Version(1, 2)]
+    assert latest(store)["a"] == 2
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_a_publish_that_a_tensor_interrupts_leaves_nothing(store, monkeypatch, error):
     publish(store, {"a": 1})

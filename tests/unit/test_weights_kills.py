@@ -1,11 +1,12 @@
-"""SIGKILL of publishers and readers of weights before each of their steps, and at random moments."""
+"""SIGKILL of publishers and readers of weights before each of their steps.
+
+`test_weights_machine` and `tests/shm/weights_soak.py` kill them at random moments.
+"""
 
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from shoal.deadline import Deadline
 from shoal.weights import Version
 from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
-from support.processes import DEADLINE_S, until
+from support.processes import DEADLINE_S
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(150)]
 
@@ -128,84 +129,3 @@ def test_a_reader_that_is_killed_holds_nothing(weights_folder, step):
         publish(store, number)
     assert read(weights_folder) == 4
     assert are_clean(weights_folder)
-
-
-WORKER = """
-import itertools, sys
-import numpy as np
-from shoal.deadline import Deadline
-from shoal.weights.layout import StateLayout
-from shoal.weights.store import Store
-folder, role = sys.argv[1:]
-store = Store(folder, "the weights")
-print("ready", flush=True)
-last = None
-for number in itertools.count(1):
-    if role == "publish":
-        size = 300_000 if number % 3 else 1_000
-        state = {"fill": np.full(size, float(number)), "number": number, "same": np.ones(300_000)}
-        version = store.publish(StateLayout(state), None, Deadline(60), delta=number % 5 > 0)
-        print(*version, flush=True)
-        continue
-    least = last.packed() + 1 if last and number % 2 else 1
-    snapshot = store.latest(least, "a version", Deadline(60))
-    assert last is None or snapshot.version >= last, (snapshot.version, last)
-    last = snapshot.version
-    for _ in range(2):
-        wrong = int((snapshot["fill"] != float(snapshot["number"])).sum())
-        wrong += int((snapshot["same"] != 1).sum())
-        if wrong:
-            print("torn", last, wrong, flush=True)
-            sys.exit(f"version {last} has {wrong} wrong values")
-"""
-
-
-@pytest.fixture
-def alive():
-    """The roles of workers; those that are left are killed at the end."""
-    workers = {}
-    yield workers
-    for worker in workers:
-        worker.kill()
-        worker.wait()
-        worker.stdout.close()
-
-
-@pytest.mark.nightly
-def test_publishers_and_readers_that_are_killed_at_random_tear_no_version(weights_folder, alive):
-    choice, noted = random.Random(7), []
-
-    def start(role):
-        command = [sys.executable, "-c", WORKER, str(weights_folder), role]
-        worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        alive[worker] = role
-        assert worker.stdout.readline() == "ready\n"
-
-    def end(worker):
-        worker.kill()
-        printed, _ = worker.communicate()
-        assert worker.returncode == -signal.SIGKILL, printed
-        lines = [line.split() for line in printed.splitlines() if alive[worker] == "publish"]
-        # The last line may be cut.
-        noted.append([Version(*map(int, line)) for line in lines[:-1]])
-        return alive.pop(worker)
-
-    for role in ("publish", "publish", "read", "read"):
-        start(role)
-    ends = time.monotonic() + 20
-    while time.monotonic() < ends:
-        time.sleep(choice.uniform(0.0, 0.3))  # the moment of the kill is what is tested
-        start(end(choice.choice(list(alive))))
-    for worker in list(alive):
-        end(worker)
-    every = [version for versions in noted for version in versions]
-    assert len(every) == len(set(every)), "a version was published twice"
-    assert all(versions == sorted(versions) for versions in noted)
-    store = Store(str(weights_folder), "the weights")
-    newest = store.latest(1, "a version", Deadline(0))
-    assert newest.version >= max(every)
-    assert (newest["fill"] == float(newest["number"])).all()
-    del newest
-    publish(store, 1)
-    publish(store, 2)  # so that no delta is left
-    until(lambda: are_clean(weights_folder))

@@ -185,9 +185,3 @@ def test_floating_point_tensors_are_cast_on_the_way(snapshot_of):
         ShoalValueError, match=r"'floats' and 'bits' share memory .* float32 and int32"
     ):
         snapshot_of(mixed, torch.bfloat16)
-
-
-def test_a_cast_takes_a_target_of_another_dtype_back(snapshot_of):
-    module = torch.nn.Linear(2, 2)
-    snapshot = snapshot_of(module.state_dict(), torch.float16)
-    assert snapshot.load_into(torch.nn.Linear(2, 2)).loaded == ("weight", "bias")
