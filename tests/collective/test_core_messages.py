@@ -97,15 +97,6 @@ def test_a_message_that_was_refused_comes_before_later_ones(two):
     assert b.run(recv_tensor) == ([], [1.0, 1.0], "later", [0])
 
 
-def test_a_piggyback_payload_arrives_with_its_object(two):
-    def send_pair(me):
-        me.send({"x": 1}, "b", 0, piggyback_payload="p")
-
-    a, b = two
-    a.run(send_pair)
-    assert b.run(lambda me: me.recv("a", 0, timeout=30)) == ({"x": 1}, "p")
-
-
 def test_a_forked_child_has_no_queue_to_use(two):
     def fork(me):
         return in_a_child(lambda: me.send("child", "b", 0)), sends(me)

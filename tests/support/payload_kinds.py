@@ -1,12 +1,11 @@
-"""Payloads of every kind, functions that send and receive them, and facts to compare them by."""
+"""Payloads of every kind, and facts to compare them by."""
 
 import dataclasses
+import itertools
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-
-from support.group_steps import PAIR, addresses, of
 
 torch = pytest.importorskip("torch")
 
@@ -71,6 +70,15 @@ def _changed_after_init():
 KINDS = {
     "none": lambda: None,
     "text": lambda: "text",
+    "long text": lambda: "x" * 100_000,
+    "integer": lambda: 2**70,
+    "bytes": lambda: bytes(range(256)) * 1000,
+    "like an envelope": lambda: ("\0shoal", "object", 1),
+    "several types": lambda: {"a": [1, (2.5, None)], 3: {"b": {4, 5}}},
+    "many parts": lambda: list(range(10_000)),
+    "array": lambda: np.arange(100_000, dtype=np.int16).reshape(100, 1000),
+    "array of texts": lambda: np.array(["a", "bcd"]),
+    "array in Fortran's order": lambda: np.asfortranarray(np.arange(60_000.0).reshape(200, 300)),
     "tensor": lambda: counting(2, 3),
     "large tensor": lambda: counting(400, 700),
     "0-dim tensor": lambda: torch.tensor(2.5),
@@ -79,6 +87,7 @@ KINDS = {
     "empty tensor of shape": lambda: torch.empty(2, 0, 3, dtype=torch.int64),
     "bfloat16": lambda: counting(4, dtype=torch.bfloat16),
     "complex": lambda: torch.tensor([1 + 2j, 3j]),
+    "complex conjugate": lambda: torch.tensor([1 + 2j, 3j]).conj(),
     "wants gradients": lambda: counting(3).requires_grad_(),
     "parameter": lambda: torch.nn.Parameter(counting(3)),
     "list of tensors": lambda: [counting(2), torch.tensor(1), torch.empty(0)],
@@ -109,13 +118,19 @@ KINDS = {
 AS_LIST = {"tuple of tensors", "tuple with one tensor twice", "empty tuple"}
 """Kinds that arrive as a list: tuples of tensors only."""
 
-PIGGYBACKS = {
-    "none": None,
-    "zero": 0,
-    "object": {"step": [1, 2]},
-    "tensor": counting(3),
-    "tuple": (counting(2), "x"),
-}
+TENSORS = [name for name in KINDS if isinstance(KINDS[name](), torch.Tensor)]
+PIGGYBACKS = [None, 0, {"step": [1, 2]}, counting(3), (counting(2), "x")]
+
+
+def messages():
+    """Each kind with what travels beside it."""
+    return zip(KINDS.items(), itertools.cycle(PIGGYBACKS), strict=False)
+
+
+def expected():
+    """What the receiver of each kind gets, as plain data."""
+    made = {name: make() for name, make in KINDS.items()}
+    return {name: facts(list(value) if name in AS_LIST else value) for name, value in made.items()}
 
 
 def facts(value):
@@ -124,7 +139,7 @@ def facts(value):
         name, wants = type(value).__name__, value.requires_grad
         return name, str(value.dtype), tuple(value.shape), wants, value.tolist()
     if isinstance(value, np.ndarray):
-        return "array", str(value.dtype), value.shape, int(value.sum())
+        return "array", str(value.dtype), value.shape, value.tolist()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         return type(value).__name__, [(name, facts(getattr(value, name))) for name in names]
@@ -144,85 +159,3 @@ def writable(value):
     if isinstance(value, dict):
         return all(map(writable, value.values()))
     return all(map(writable, value)) if isinstance(value, (list, tuple)) else True
-
-
-class SameMemory:
-    """Mailboxes of other nodes without Ray: they are in the memory of this node."""
-
-    def __init__(self, memory):
-        self._memory = memory
-
-    def queues(self, node_rank, key):
-        return self._memory.queues()
-
-    def direct(self, node_rank):
-        return self._memory.direct
-
-
-def go_far(me):
-    """Send objects to `SameMemory` instead of another node's mailbox."""
-    me._routes.mailboxes = SameMemory(me._routes.memory)
-
-
-# Functions that the two workers run.
-
-
-def send_all(me, piggyback):
-    group = of(me, PAIR)
-    for number, make in enumerate(KINDS.values()):
-        beside = PIGGYBACKS[piggyback]
-        if number % 2:
-            group.send(make(), piggyback_payload=beside, timeout=30)
-        else:
-            group.send(make(), async_op=True, piggyback_payload=beside).wait(timeout=30)
-
-
-def receive_all(me, piggyback):
-    group, found = of(me, PAIR), {}
-    runs = Batch.runs
-    for number, name in enumerate(KINDS):
-        if number % 3:
-            received = group.recv(timeout=30)
-        else:
-            received = group.recv(async_op=True).wait(timeout=30)
-        beside = None
-        if PIGGYBACKS[piggyback] is not None:
-            received, beside = received
-        found[name] = facts(received), facts(beside)
-        assert writable(received)
-    return found, Batch.runs - runs
-
-
-def broadcast_all(me, rank):
-    group, found = of(me, PAIR), {}
-    source = addresses(PAIR[0])[0]
-    for number, (name, make) in enumerate(KINDS.items()):
-        given = make() if rank == 0 else None
-        if number % 2:
-            received = group.broadcast(given, source, timeout=30)
-        else:
-            received = group.broadcast(given, source, async_op=True, timeout=30).wait(timeout=30)
-        found[name] = facts(received)
-    return found
-
-
-TENSORS = [name for name in KINDS if isinstance(KINDS[name](), torch.Tensor)]
-
-
-def send_tensors(me):
-    group = of(me, PAIR)
-    for name in TENSORS:
-        group.send_tensor(KINDS[name](), timeout=30)
-
-
-def receive_tensors(me):
-    group, found = of(me, PAIR), []
-    for name in TENSORS:
-        into = torch.zeros_like(KINDS[name]().detach())
-        group.recv_tensor(into, timeout=30)
-        found.append(torch.equal(into, KINDS[name]().detach()))
-    return found
-
-
-def transport(me):
-    return me.transport_to("g", 0).name, me.transport_to("g", 0, "cpu").name
