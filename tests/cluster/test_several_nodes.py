@@ -18,13 +18,6 @@ class Pair(Worker):
     def where(self):
         return socket.gethostname(), os.environ["CLUSTER_NODE_RANK"]
 
-    def swap(self, payload):
-        other = 1 - self._rank
-        sending = self.send((self._rank, payload), "pair", other, async_op=True)
-        received = self.recv("pair", other)
-        sending.wait()
-        return received
-
     def put_all(self, name, count):
         channel = Channel.connect(name)
         for index in range(count):
@@ -77,7 +70,6 @@ with Cluster(num_nodes=2) as cluster:
         cluster, NodePlacementStrategy([0, 1]), "pair", wait=True
     )
     print("where", pair.where().wait(), flush=True)
-    print("swap", [(rank, len(got)) for rank, got in pair.swap(bytes(3_000_000)).wait()], flush=True)
     for distributed in (False, True):
         name = f"channel {distributed}"
         channel = Channel.create(name, distributed=distributed)
@@ -138,7 +130,6 @@ def test_a_job_waits_for_its_nodes_and_uses_both(tmp_path):
     assert "2 of 2 nodes are connected" in log, log
     assert f"order ['{first.address}', '{second.address}']" in log, log
     assert "where [('first', '0'), ('second', '1')]" in log, log
-    assert "swap [(1, 3000000), (0, 3000000)]" in log, log
     assert "channel False True" in log, log
     assert "channel True True" in log, log
     assert "channel False exchange [True, True]" in log, log

@@ -131,25 +131,6 @@ def test_a_message_on_its_way_to_a_killed_worker_is_an_error(crew, async_op):
     assert "send to b:0" in a.end()
 
 
-def broadcast(me, count):
-    links(me)
-    found = []
-    for number in range(count):
-        value = (time.monotonic(), number, bytes(400_000)) if me._routes.name == "a:0" else None
-        sent, *rest = me.broadcast(value, [("a", 0), ("b", 0), ("c", 0)], timeout=60)
-        found.append((time.monotonic() - sent >= DELAY_S, rest == [number, bytes(400_000)]))
-    return found
-
-
-def test_a_broadcast_takes_the_links_of_its_members(crew):
-    members = [crew.member(name) for name in ("a:0", "b:0", "c:0")]
-    for member in members:
-        member.begin(broadcast, 4)
-    _, behind, near = (member.end() for member in members)
-    assert behind == [(True, True)] * 4
-    assert [right for _, right in near] == [True] * 4
-
-
 def interrupt_a_broadcast(me):
     """Get SIGINT while a broadcast is on its way, and then broadcast something else."""
     links(me, 1.0)

@@ -153,15 +153,6 @@ def test_an_unknown_group_is_an_error_with_those_there_are():
     assert many.endswith("actor06, actor07 and 12 more")
 
 
-def test_a_closed_group_is_forgotten_with_its_children():
-    manager = WorkerManager()
-    register(manager, "g:0", "g:0:1", "group:0")
-    manager.unregister_group("g")
-    assert manager.get_group("g") == []
-    assert manager.get_worker_info(WorkerAddress.from_name("g:0:1")) is None
-    assert len(manager.get_group("group")) == 1
-
-
 def test_a_record_accepts_its_older_names():
     record = info("g:0", accelerator_rank=2, available_accelerators=[2, 3])
     assert (record.node_id, record.gpu_id, record.available_gpus) == (0, 2, [2, 3])

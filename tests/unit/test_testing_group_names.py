@@ -171,7 +171,7 @@ def test_closing_a_group_removes_what_its_workers_launched():
         ("g:0:5", "", ""),
         ("apart:0", "apart", "g:0"),
         ("apart:0:1", "further", "apart:0"),
-        ("other:0", "other", "driver"),
+        ("group:0", "group", "driver"),
     ]:
         if group:
             manager.announce_group(group, 1, launcher)
@@ -181,9 +181,9 @@ def test_closing_a_group_removes_what_its_workers_launched():
     assert manager.get_group_size("below") is None
     assert manager.get_group_size("nested") == 1
     manager.unregister_group("g")
-    assert [a.get_name() for a in manager._infos] == ["other:0"]
-    assert [n for n in ("g", "nested", "apart", "further", "never", "other")
-            if manager.get_group_size(n)] == ["other"]  # fmt: skip
+    assert [a.get_name() for a in manager._infos] == ["group:0"]
+    assert [n for n in ("g", "nested", "apart", "further", "never", "group")
+            if manager.get_group_size(n)] == ["group"]  # fmt: skip
 
 
 # Addresses.
@@ -238,10 +238,3 @@ def test_a_wait_for_rank_0_takes_that_of_its_group():
         return await waiting
 
     assert asyncio.run(scenario()).group == "second"
-
-
-def test_a_name_is_found_as_soon_as_its_launch_began(cluster):
-    group = Child.create_group(None, 0.5).launch(cluster, TWO, "names")
-    assert WorkerManager.get_proxy().get_group_size("names") == 2
-    group.close()
-    until(lambda: WorkerManager.get_proxy().get_group_size("names") is None)
