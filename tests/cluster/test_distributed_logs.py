@@ -2,7 +2,6 @@
 
 import logging
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from shoal import Channel, Worker
 from shoal.cluster import DistributedRayLogCollector, NodeProbe
 from support.documents import blocks, page
 from support.machines import RAY_PORT, connected
+from support.processes import run_program
 
 pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(240)]
 
@@ -79,20 +79,12 @@ def test_ranks_of_a_job_have_log_files_and_the_code_that_was_sent(tmp_path, ray_
     (tmp_path / "repo" / "pyproject.toml").touch()
     (tmp_path / "job.py").write_text(PROGRAM + MORE)
     paths = [str(tmp_path / "repo"), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [sys.executable, "job.py"],
-        cwd=tmp_path,
-        env=os.environ
-        | {
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "CLUSTER_NAMESPACE": "named",
-            "SHOAL_CODE_WORKING_DIR": str(tmp_path / "repo"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    variables = {
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "CLUSTER_NAMESPACE": "named",
+        "SHOAL_CODE_WORKING_DIR": str(tmp_path / "repo"),
+    }
+    done = run_program("job.py", cwd=tmp_path, env=os.environ | variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert OUTPUT in done.stdout
     assert done.stdout.count("PeerLostError") == 2, done.stdout

@@ -7,14 +7,13 @@ runs every step and prints its observations.
 import json
 import os
 import re
-import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
 
 from support.fake_accelerators import add_acme_devices
+from support.processes import run_program
 
 pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(280)]
 
@@ -126,9 +125,7 @@ with open(sys.argv[1], "w") as file:
 def other_python(tmp_path_factory):
     """Another Python environment with the packages of this one."""
     folder = tmp_path_factory.mktemp("other") / "venv"
-    subprocess.run(
-        [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60
-    )
+    assert run_program("-m", "venv", "--without-pip", folder).returncode == 0
     packages = next(folder.glob("lib/python3*/site-packages"))
     ours = sysconfig.get_paths()["purelib"]
     (packages / "ours.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
@@ -148,16 +145,8 @@ def seen(tmp_path_factory, other_python, ray_tmpdir):
         "PATH": f"{folder}:/usr/bin:/bin",
         "NSYS_LOG": str(folder / "nsys.log"),
     }
-    done = subprocess.run(
-        [sys.executable, str(folder / "driver.py"), str(folder / "seen.json"), str(folder / "out")],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
+    done = run_program(folder / "driver.py", folder / "seen.json", folder / "out", env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((folder / "seen.json").read_text()) | {
         "nsys": (folder / "nsys.log").read_text()
     }

@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -12,6 +10,7 @@ from shoal.config import load
 from shoal.hardware import AcceleratorManager, Hardware, NodeHardwareConfig
 from shoal.hardware.robots.base import Robot
 from support.documents import blocks, page, run
+from support.processes import run_program
 
 TEXT = page("docs/hardware.md")
 
@@ -38,15 +37,8 @@ def test_the_example_prints_what_the_document_says(tmp_path, ray_tmpdir):
     (shell,) = blocks(TEXT, "sh")
     command, *expected = shell.splitlines()
     assert command == "SHOAL_EXT_MODULE=grippers PYTHONPATH=. python run.py"
-    done = subprocess.run(
-        [sys.executable, "run.py"],
-        cwd=tmp_path,
-        env=os.environ | {"SHOAL_EXT_MODULE": "grippers", "PYTHONPATH": "."},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    env = os.environ | {"SHOAL_EXT_MODULE": "grippers", "PYTHONPATH": "."}
+    done = run_program("run.py", cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [line.removeprefix("# ") for line in expected]
 

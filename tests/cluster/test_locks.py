@@ -9,12 +9,11 @@ program runs every step and prints its observations.
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
 from support.fake_accelerators import add_acme_devices
+from support.processes import run_program
 
 pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(200)]
 
@@ -115,17 +114,9 @@ def seen(tmp_path_factory, ray_tmpdir):
     folder = tmp_path_factory.mktemp("locks")
     (folder / "driver.py").write_text(DRIVER)
     env = os.environ | add_acme_devices(folder, 2)
-    done = subprocess.run(
-        [sys.executable, str(folder / "driver.py"), str(folder / "seen.json")],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return json.loads((folder / "seen.json").read_text()) | {"output": done.stdout}
+    done = run_program(folder / "driver.py", folder / "seen.json", env=env)
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "seen.json").read_text()) | {"output": done.stdout + done.stderr}
 
 
 def test_the_death_of_the_holder_releases_the_devices(seen):

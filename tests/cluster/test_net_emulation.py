@@ -1,10 +1,10 @@
 """Emulated links of a job on Ray, and a job of the same process after it that has none."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+from support.processes import run_program
 
 pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(240)]
 
@@ -65,14 +65,8 @@ print("usual again", job({})[0])
 def test_links_of_a_job_on_ray(tmp_path, ray_tmpdir):
     program = tmp_path / "job.py"
     program.write_text(PROGRAM)
-    ran = subprocess.run(
-        [sys.executable, str(program)],
-        env={**os.environ, "RLINF_NET_EMULATION": "0", "TMPDIR": str(ray_tmpdir)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    env = {**os.environ, "RLINF_NET_EMULATION": "0", "TMPDIR": str(ray_tmpdir)}
+    ran = run_program(program, env=env)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split("\n")[-4:] == ["emulated", "usual", "usual again 0", ""], ran.stdout
     assert "'Rolout:1' was no worker, channel or node of this job; did you mean" in ran.stderr

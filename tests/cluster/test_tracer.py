@@ -2,10 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+
+from support.processes import run_program
 
 pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(240)]
 
@@ -70,14 +70,8 @@ def run(tmp_path, ray_tmpdir):
     (tmp_path / "job.py").write_text(PROGRAM)
 
     def start(output):
-        return subprocess.run(
-            [sys.executable, str(tmp_path / "job.py"), output],
-            env={**os.environ, "TMPDIR": str(ray_tmpdir)},
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+        env = {**os.environ, "TMPDIR": str(ray_tmpdir)}
+        return run_program(tmp_path / "job.py", output, env=env)
 
     return start
 

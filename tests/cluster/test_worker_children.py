@@ -3,12 +3,12 @@
 import os
 import signal
 import subprocess
-import sys
 
 import psutil
 import pytest
 
 from shoal import NodePlacementStrategy, Worker
+from support.processes import run_program
 
 pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process]
 
@@ -89,9 +89,7 @@ ENDS = {
 def test_every_end_of_a_job_closes_the_workers(tmp_path, end):
     script = tmp_path / "program.py"
     script.write_text(f"FOLDER = {str(tmp_path)!r}\n{CLOSES}{ENDS[end]}")
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=90, check=False
-    )
+    done = run_program(script)
     closed = sorted(path.name for path in tmp_path.glob("closed.*"))
     assert closed == ["closed.0", "closed.1"], done.stderr
     assert "closing hangs" in done.stderr

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import subprocess
 import sys
 import threading
 import time
@@ -11,11 +10,9 @@ import pytest
 
 from shoal import shm
 from support.collective_crew import Crew, collective
-from support.processes import in_a_child
+from support.processes import in_a_child, run_program
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
-
-DEADLINE_S = 40
 
 
 def fork_while_busy(me, peer):
@@ -122,19 +119,13 @@ def join_memory(me):
 def test_an_interpreter_ends_while_works_are_pending(crew, folder, backend, how):
     b = crew.member("b:0")
     b.run(join_memory)  # the last process to leave removes the memory with all messages
-    process = subprocess.run(
-        [sys.executable, "-c", PROGRAM, pickle.dumps(crew.directory).hex(), how],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        env={
-            **os.environ,
-            "SHOAL_BACKEND": backend.__name__.rpartition("._")[2],
-            "SHOAL_SHM_DIR": str(folder),
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        },
-    )
+    variables = {
+        "SHOAL_BACKEND": backend.__name__.rpartition("._")[2],
+        "SHOAL_SHM_DIR": str(folder),
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+    directory = pickle.dumps(crew.directory).hex()
+    process = run_program("-c", PROGRAM, directory, how, env=os.environ | variables)
     assert "ready" in process.stdout, process.stderr
     assert process.returncode == (1 if how == "exception" else 0), process.stderr
     assert "Fatal Python error" not in process.stderr

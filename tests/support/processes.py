@@ -67,6 +67,16 @@ def in_a_child(function: Callable[..., Any], *args: Any) -> str:
         os.waitpid(child, 0)
 
 
+def run_program(
+    *arguments: object, seconds: float = 200.0, **options: Any
+) -> "subprocess.CompletedProcess[str]":
+    """Run Python with arguments until it ends; what it printed is in the result."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=seconds, **options
+    )
+
+
 def killed(process: "subprocess.Popen[Any]") -> None:
     """Kill a program and wait until it has ended."""
     process.kill()

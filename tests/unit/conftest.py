@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from shoal.state import hide_process
+from support.processes import run_program
 
 DEADLINE_S = 30
 
@@ -136,14 +137,7 @@ def run_python():
     """Run Python with arguments until it ends; return what it printed."""
 
     def run(*arguments, **options):
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=100,
-            **options,
-        )
+        done = run_program(*arguments, **options)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

@@ -7,6 +7,7 @@ import pytest
 
 from shoal.collective import AsyncFuncWork, CollectiveWorkQueue
 from shoal.errors import ShoalValueError
+from support.processes import until
 
 
 def test_works_run_in_the_order_of_their_calls():
@@ -29,7 +30,7 @@ def test_one_work_runs_at_a_time_and_the_queue_is_done_after_the_last():
     assert not second.done()
     gate.set()
     assert second.wait(timeout=30) == "second"
-    wait_until_done(queue)
+    until(lambda: queue.done)
     again = AsyncFuncWork(lambda: "again")
     queue.enqueue(again, 0)
     assert again.wait(timeout=30) == "again"
@@ -43,7 +44,7 @@ def test_a_failing_work_does_not_stop_the_next():
     assert following.wait(timeout=30) == "fine"
     with pytest.raises(ZeroDivisionError):
         failing.wait(timeout=30)
-    wait_until_done(queue)
+    until(lambda: queue.done)
 
 
 def test_a_work_waits_for_the_event_of_its_stream():
@@ -72,10 +73,3 @@ def test_unknown_numbers_are_refused():
         CollectiveWorkQueue(3)
     with pytest.raises(ShoalValueError, match="comm_id=1: expected 0"):
         CollectiveWorkQueue(0).enqueue(AsyncFuncWork(print), 1)
-
-
-def wait_until_done(queue):
-    end = time.monotonic() + 30
-    while not queue.done:
-        assert time.monotonic() < end
-        time.sleep(0.001)

@@ -4,8 +4,6 @@ import contextlib
 import os
 import signal
 import stat
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +14,7 @@ from shoal.observe import stack_question
 from shoal.observe.stacks import ProcessStacks, StackFrame, group_stacks, take_stacks
 from shoal.state import ProcessState, begin_wait, calling, find_jobs, hide_process, show_process
 from shoal.state.stacks import SIGNAL, THREAD, answer_end, companions, has_signal
-from support.processes import in_a_child, until
+from support.processes import in_a_child, run_program, until
 from support.state_pages import states
 
 pytestmark = pytest.mark.usefixtures("page_folder")
@@ -137,10 +135,7 @@ def test_the_files_are_empty_but_for_an_answer_and_go_with_the_page():
 def test_a_process_without_a_page_has_no_handler(monkeypatch):
     text = SHOWS + "begin()\nprint(threading.active_count(), len(os.listdir('/proc/self/task')))"
     monkeypatch.setenv("SHOAL_STATE", "0")
-    done = subprocess.run(
-        [sys.executable, "-c", text], check=True, capture_output=True, text=True, timeout=60
-    )
-    assert done.stdout == "ready\n1 1\n"
+    assert run_program("-c", text).stdout == "ready\n1 1\n"
 
 
 @pytest.mark.process

@@ -3,8 +3,7 @@
 import asyncio
 import gc
 import logging
-import subprocess
-import sys
+import os
 import threading
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, ShoalValueError, WorkerGroupError
 from shoal.testing import local_cluster
 from shoal.worker import failures
-from support.processes import until
+from support.processes import run_program, until
 
 TWO = NodePlacementStrategy([0, 0])
 
@@ -237,16 +236,9 @@ with local_cluster() as cluster:
 """
 
 
-def run_program(then, first="", **variables):
+def run_job(then, first="", **variables):
     program = PROGRAM.format(then=then, first=first)
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**sys.modules["os"].environ, **variables},
-    )
+    return run_program("-c", program, seconds=60, env={**os.environ, **variables})
 
 
 CAUSE = (
@@ -258,7 +250,7 @@ CAUSE = (
 @pytest.mark.process
 @pytest.mark.parametrize("then", ["sleeping.sleep().wait()", "call.wait()", "time.sleep(60)"])
 def test_a_failure_stops_the_driver_where_that_is_chosen(then):
-    ended = run_program(then, SHOAL_ON_FAILURE="stop")
+    ended = run_job(then, SHOAL_ON_FAILURE="stop")
     assert ended.returncode == 255, ended.stderr
     assert ended.stdout == "finally\n"
     assert ended.stderr.splitlines()[-1].startswith(CAUSE)
@@ -269,10 +261,10 @@ def test_a_failure_stops_the_driver_where_that_is_chosen(then):
 @pytest.mark.process
 def test_under_the_layer_for_rlinf_a_failure_stops_the_driver():
     install = "from shoal.compat.rlinf import install; install()"
-    ended = run_program("time.sleep(60)", install)
+    ended = run_job("time.sleep(60)", install)
     assert (ended.returncode, ended.stdout) == (255, "finally\n"), ended.stderr
     assert ended.stderr.splitlines()[-1].startswith(CAUSE)
-    ended = run_program("call.wait()", install, SHOAL_ON_FAILURE="raise")
+    ended = run_job("call.wait()", install, SHOAL_ON_FAILURE="raise")
     assert (ended.returncode, ended.stdout) == (0, "raised ValueError\nfinally\n"), ended.stderr
 
 

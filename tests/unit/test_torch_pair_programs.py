@@ -1,10 +1,10 @@
 """`TorchPair` in programs: forked children, the interpreter's end and the user's own groups."""
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
+
+from support.processes import run_program
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -40,15 +40,9 @@ def check(sender, receiver, size=100_000):
 """
 
 
-def run(body, *, code=0, limit_s=60):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM + textwrap.dedent(body)],
-        capture_output=True,
-        text=True,
-        timeout=limit_s,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
+def run(body):
+    done = run_program("-c", PROGRAM + textwrap.dedent(body), seconds=60)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

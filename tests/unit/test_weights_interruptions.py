@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -15,7 +14,7 @@ from shoal.errors import WeightsClosed, WeightsCorruptError
 from shoal.weights import Version, hashing, layout
 from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
-from support.processes import DEADLINE_S, until
+from support.processes import DEADLINE_S, run_program, until
 
 torch = pytest.importorskip("torch")
 
@@ -47,9 +46,7 @@ store.copy_hashed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 layout = StateLayout({"a": torch.ones(2**20)})
 Store(sys.argv[1], "the weights").publish(layout, None, Deadline(60))
 """
-    died = subprocess.run(
-        [sys.executable, "-c", program, str(store.folder)], check=False, timeout=60
-    )
+    died = run_program("-c", program, store.folder)
     assert died.returncode == -signal.SIGKILL
     assert latest(store)["a"] == 1
     store.sweep()

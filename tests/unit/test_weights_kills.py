@@ -5,8 +5,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from shoal.deadline import Deadline
 from shoal.weights import Version
 from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
-from support.processes import DEADLINE_S
+from support.processes import DEADLINE_S, run_program
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(150)]
 
@@ -69,8 +67,7 @@ READING = ("open", "flock", "map", "look", "read")
 
 
 def run(folder, role, step, number=9):
-    command = [sys.executable, "-c", PROGRAM, str(folder), role, step, str(number)]
-    ended = subprocess.run(command, check=False, timeout=DEADLINE_S * 2, capture_output=True)
+    ended = run_program("-c", PROGRAM, folder, role, step, number)
     assert ended.returncode == -signal.SIGKILL, (step, ended.stdout, ended.stderr[-2000:])
 
 
