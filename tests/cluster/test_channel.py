@@ -18,44 +18,6 @@ shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)
 pytestmark = pytest.mark.ray
 
 
-def test_a_transport_that_does_not_exist_is_named(channel, monkeypatch):
-    one = channel()
-    monkeypatch.setenv("SHOAL_TRANSPORT", "carrier pigeon")
-    with pytest.raises(
-        ShoalValueError, match="SHOAL_TRANSPORT='carrier pigeon': expected one of shm"
-    ):
-        one.qsize()
-
-
-def fill(channel, key, count):
-    for n in range(count):
-        with channel.reserve((300, 200), "float32", weight=n, key=key) as array:
-            array[:] = n
-
-
-def test_arrays_that_a_worker_made_in_place_arrive(channel, key, peers):
-    one = channel()
-    peers.run(0, fill, one, key, 3)
-    assert [entry.weight for entry in one.peek_all(key)] == [0, 1, 2]
-    for n in range(3):
-        array = one.get(key)
-        assert array.shape == (300, 200)
-        assert (array == n).all()
-    waiting = peers.start(1, read_one, one, key)
-    reservation = one.reserve(100_000, "uint8", key=key)
-    reservation.array[:] = 7
-    with pytest.raises(ShoalValueError, match="not for key 'another'"):
-        one.put(reservation, key="another")
-    one.put(reservation)
-    assert waiting.wait()[0] == (100_000, 700_000)
-    assert one.empty(key)
-
-
-def read_one(channel, key):
-    array = channel.get(key, timeout=DEADLINE_S)
-    return len(array), int(array.sum())
-
-
 @shm
 def test_an_existing_name_connects_or_is_an_error(channel, caplog):
     one = channel(maxsize=3, private=True)
