@@ -67,6 +67,11 @@ def _the_registry():
 _Server.register("registry", _the_registry)
 
 
+def _asking(method):
+    """A method of `SharedDirectory` that calls one of the managers with the same arguments."""
+    return lambda self, *arguments: self._ask("call", method, *arguments)
+
+
 class SharedDirectory:
     """Double of `shoal.collective.directory.Directory`: asks a registry in another process."""
 
@@ -96,11 +101,17 @@ class SharedDirectory:
                 del made[1]._tls.connection
             raise
 
+    forget = _asking("unregister_group")
+    group_sizes = _asking("get_group_sizes")
+    look_up = _asking("get_worker_info")
+    session = _asking("get_session")
+    offer_session = _asking("offer_session")
+    note_wait = _asking("note_wait")
+    end_wait = _asking("end_wait")
+    wait_cycle = _asking("find_wait_cycle")
+
     def register(self, info):
         self._ask("call", "register_worker", info.address, info)
-
-    def forget(self, group):
-        self._ask("call", "unregister_group", group)
 
     def wait_for(self, address, what, deadline):
         while True:
@@ -108,27 +119,6 @@ class SharedDirectory:
             info = self._ask("wait_for", address, seconds)
             if info is not None or deadline.expired or self._ask("call", "is_too_high", address):
                 return info
-
-    def group_sizes(self):
-        return self._ask("call", "get_group_sizes")
-
-    def look_up(self, address):
-        return self._ask("call", "get_worker_info", address)
-
-    def session(self, memory):
-        return self._ask("call", "get_session", memory)
-
-    def offer_session(self, memory, token, instead_of):
-        return self._ask("call", "offer_session", memory, token, instead_of)
-
-    def note_wait(self, waiter, number, peers):
-        self._ask("call", "note_wait", waiter, number, peers)
-
-    def end_wait(self, waiter, number):
-        self._ask("call", "end_wait", waiter, number)
-
-    def wait_cycle(self, waiter, number):
-        return self._ask("call", "find_wait_cycle", waiter, number)
 
     def group(self, name, deadline):
         return self._ask("call", "get_collective_group", name)

@@ -414,7 +414,7 @@ def test_arguments_that_contradict_each_other_are_refused(arguments, says):
 
 
 def test_a_closed_cluster_leaves_nothing_behind():
-    environ, handler = os.environ, Worker.logger
+    environ, handler, descriptors = os.environ, Worker.logger, []
     before = {thread.ident for thread in threading.enumerate() if "shoal" not in thread.name}
     for _ in range(2):
         with local_cluster() as cluster:
@@ -428,6 +428,8 @@ def test_a_closed_cluster_leaves_nothing_behind():
         assert Worker.current_worker is None
         left = [t for t in threading.enumerate() if "shoal" not in t.name and t.ident not in before]
         assert left == []
+        descriptors.append(len(list(Path("/proc/self/fd").iterdir())))
+    assert descriptors[1] <= descriptors[0]  # among them those of ports
 
 
 def test_a_call_after_the_end_is_refused():
@@ -451,18 +453,3 @@ def test_another_number_of_nodes_in_a_running_job_is_warned_of(cluster, caplog):
     assert Cluster(num_nodes=4) is cluster
     (warning,) = caplog.messages
     assert warning.startswith("Cluster(num_nodes=4) has no effect: this process has a cluster of 1")
-
-
-def test_ports_are_released_at_the_end():
-    def count():
-        return len(list(Path("/proc/self/fd").iterdir()))
-
-    def run():
-        with local_cluster() as cluster:
-            Counter.create_group().launch(cluster, THREE, wait=True)
-
-    run()
-    before = count()
-    for _ in range(3):
-        run()
-    assert count() <= before

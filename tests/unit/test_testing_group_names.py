@@ -75,12 +75,6 @@ def test_a_group_is_found_whole_while_its_workers_are_constructing(cluster):
     assert group.ready().name().wait() == ["slow:0", "slow:1"]
 
 
-def test_a_nested_group_is_found_whole(parent):
-    parent.start("children").wait()
-    group = WorkerGroup.from_group_name(Child, "children")
-    assert group.name().wait() == ["parent:0:0", "parent:0:1"]
-
-
 def test_a_wait_for_a_group_ends_when_it_is_launched(cluster):
     found = []
 
@@ -131,9 +125,10 @@ def test_a_group_that_does_not_come_is_named(cluster):
 # Closed.
 
 
-def test_a_closed_nested_group_leaves_no_record(parent):
+def test_a_nested_group_is_found_whole_and_leaves_no_record_when_it_is_closed(parent):
     parent.start("children").wait()
-    parent.ports().wait()
+    group = WorkerGroup.from_group_name(Child, "children")
+    assert group.name().wait() == ["parent:0:0", "parent:0:1"]
     assert names_of("children") == ["parent:0:0", "parent:0:1"]
     parent.end().wait()
     assert names_of("children") == []
