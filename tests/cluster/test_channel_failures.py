@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from functools import partial
@@ -25,6 +24,7 @@ from support import channel_crew, shm_crew as crew
 from support.channel_peers import pid_of_actor
 from support.processes import DEADLINE_S, until
 from support.shm_crew import Log, message, name_of, steps
+from support.threads import in_thread
 
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)
 over_a_lane = pytest.mark.parametrize("transport", ["lane"], indirect=True)
@@ -241,14 +241,9 @@ def test_over_a_lane_a_killed_actor_loses_nothing_that_is_on_its_way(channel, vi
 def test_waiting_calls_go_on_when_the_actor_dies(channel, transport):
     one = channel(maxsize=1, private=True)
     one.put(1, key="full")
-    got = []
-    waits = [
-        threading.Thread(target=lambda: got.append(one.get("empty", timeout=DEADLINE_S))),
-        threading.Thread(target=put_or_say, args=(one, got)),
-    ]
+    getting = in_thread(one.get, "empty", timeout=DEADLINE_S)
+    putting = in_thread(one.put, 2, key="full", timeout=DEADLINE_S)
     pending = one.get("other", async_op=True)
-    for thread in waits:
-        thread.start()
     until(lambda: one.stats("full").waiting_producers >= 1)
     until(lambda: one.stats("empty").waiting_consumers >= 1)
     before = pid_of_actor(one)
@@ -260,12 +255,10 @@ def test_waiting_calls_go_on_when_the_actor_dies(channel, transport):
     one.put("b", key="other", timeout=DEADLINE_S)
     assert pending.wait(timeout=DEADLINE_S) == "b"
     assert one.get("full", timeout=DEADLINE_S) == 1
-    for thread in waits:
-        thread.join(DEADLINE_S)
-    assert "a" in got
-    if transport == "shm":
-        assert "put" in got  # by calls the put raises: it cannot know whether it was done
-    assert len(got) == 2
+    assert getting.result(DEADLINE_S) == "a"
+    # By calls the put may raise: it cannot know whether it was done.
+    with contextlib.nullcontext() if transport == "shm" else contextlib.suppress(PeerLostError):
+        putting.result(DEADLINE_S)
 
 
 @over_a_lane
@@ -288,15 +281,6 @@ def is_replaced(channel, before):
     with contextlib.suppress(Exception):
         return pid_of_actor(channel) != before
     return False
-
-
-def put_or_say(channel, got):
-    try:
-        channel.put(2, key="full", timeout=DEADLINE_S)
-    except PeerLostError:
-        got.append("lost")
-    else:
-        got.append("put")
 
 
 @over_a_lane

@@ -1,15 +1,14 @@
 """Channel handles: pickled to workers, inherited by forked children, used by threads."""
 
 import asyncio
-import contextlib
 import pickle
-import threading
 
 import pytest
 import ray
 
 from shoal import Channel
 from support.processes import DEADLINE_S, in_a_child
+from support.threads import in_thread
 
 pytestmark = pytest.mark.ray
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)
@@ -137,9 +136,6 @@ def test_a_child_is_told_that_it_cannot_ask_where_the_actor_is(channel, key):
 
 def test_many_threads_find_their_way_to_a_fresh_handle_at_once(channel, key):
     one = Channel.connect(channel().name)
-    with contextlib.ExitStack() as stack:
-        threads = [threading.Thread(target=one.put, args=(n, 0, key)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-            stack.callback(thread.join, DEADLINE_S)
+    for put in [in_thread(one.put, n, key=key) for n in range(8)]:
+        put.result(DEADLINE_S)
     assert sorted(one.drain(key)) == list(range(8))

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 
 import pytest
 
@@ -13,6 +12,7 @@ from shoal.observe import read_channels
 from shoal.state import find_jobs, read_pages, read_placements
 from support.processes import until
 from support.state_pages import state_of, wait_of
+from support.threads import in_thread
 
 pytestmark = pytest.mark.ray
 
@@ -110,13 +110,12 @@ def test_workers_and_the_driver_show_for_which_processes_they_wait(launch):
     method, wait = shown(f"{receiver.worker_group_name}:0")
     assert (method, wait.operation) == ("receive", "recv")
     assert wait.peers == (f"{sender.worker_group_name}:0",)
-    thread = threading.Thread(target=call.wait)
-    thread.start()
+    waiting = in_thread(call.wait)
     until(lambda: wait_of("driver"))
     assert wait_of("driver").on == f"{receiver.worker_group_name}.receive"
     assert wait_of("driver").peers == (f"{receiver.worker_group_name}:0",)
     sender.give(receiver.worker_group_name).wait()
-    thread.join()
+    waiting.result()
     assert wait.channel == ""
     assert not any(state_of(f"{name}:0").channels for name in ("receiver", "sender"))
     assert state_of("driver").is_idle

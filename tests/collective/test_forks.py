@@ -3,7 +3,6 @@
 import os
 import pickle
 import sys
-import threading
 import time
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from shoal import shm
 from support.collective_crew import Crew, collective
 from support.processes import in_a_child, run_program
+from support.threads import in_thread
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -75,18 +75,15 @@ def own_in_child(me, name):
         mine.close()
         return got
 
-    answer = []
-    thread = threading.Thread(target=lambda: answer.append(in_a_child(main)))
-    thread.start()
+    answer = in_thread(in_a_child, main)
     got = me.recv("child", 0, timeout=20)
     me.send("from the parent", "child", 0, timeout=20)
-    thread.join(30)
-    return got, answer
+    return got, answer.result(30)
 
 
 def test_a_child_can_be_a_worker_of_its_own(crew):
     a = crew.member("a:0")
-    assert a.run(own_in_child, "child:0") == ("from the child", ["'from the parent'"])
+    assert a.run(own_in_child, "child:0") == ("from the child", "'from the parent'")
 
 
 PROGRAM = """

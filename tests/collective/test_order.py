@@ -10,6 +10,7 @@ import pytest
 
 from shoal.errors import ShoalTimeoutError, TransportError
 from shoal.queues import shared
+from support.threads import in_thread
 
 pytestmark = pytest.mark.process
 
@@ -324,21 +325,11 @@ def test_works_run_without_a_waiter(pair):
 
 
 def recv_in_threads(me, count):
-    found = []
-
     def take():
-        while True:
-            value = me.recv("a", 0, timeout=30)
-            if value is None:
-                return
-            found.append(value)
+        return list(iter(lambda: me.recv("a", 0, timeout=30), None))
 
-    threads = [threading.Thread(target=take) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return not any(thread.is_alive() for thread in threads) and sorted(found) == list(range(count))
+    takes = [in_thread(take) for _ in range(4)]
+    return sorted(value for taken in takes for value in taken.result(60)) == list(range(count))
 
 
 def send_to_threads(me, count):
@@ -360,16 +351,13 @@ def send_in_threads(me, count):
         for number in range(first, count, 4):
             me.send(number, "b", 0, async_op=number % 2 == 0, timeout=30)
 
-    threads = [threading.Thread(target=give, args=(first,)) for first in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    for given in [in_thread(give, first) for first in range(4)]:
+        given.result(60)
 
 
 def recv_per_thread(me, count):
     found = [me.recv("a", 0, timeout=30) for _ in range(count)]
-    return all(found[i::1] and sorted(n for n in found if n % 4 == i) for i in range(4)) and [
+    return [
         [n for n in found if n % 4 == first] == list(range(first, count, 4)) for first in range(4)
     ]
 

@@ -23,6 +23,7 @@ from support.group_steps import (
     three_ways,
     three_ways_back,
 )
+from support.threads import in_thread
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -106,16 +107,12 @@ def test_a_missing_member_is_named(crew, here):
 
 
 def test_members_are_waited_for(here):
-    (first,), members, made = here(0), here.addresses(0, 1), []
-    thread = threading.Thread(
-        target=lambda: made.append(first.create_collective_group(members, timeout=30))
-    )
-    thread.start()
+    (first,), members = here(0), here.addresses(0, 1)
+    making = in_thread(first.create_collective_group, members, timeout=30)
     time.sleep(0.2)
-    assert made == []
+    assert not making.done()
     (second,) = here(1)
-    thread.join(30)
-    assert made[0].group_info == second.create_collective_group(members).group_info
+    assert making.result(30).group_info == second.create_collective_group(members).group_info
 
 
 @pytest.mark.parametrize(
@@ -310,20 +307,14 @@ def test_a_group_can_be_constructed_directly(here):
 
 
 def test_threads_that_create_a_group_at_once_get_the_same_one(here):
-    (me,), made = here(0), []
-    barrier = threading.Barrier(8)
+    (me,), barrier = here(0), threading.Barrier(8)
 
-    def run():
+    def make_one():
         barrier.wait()
-        made.append(me.create_collective_group(here.addresses(0)))
+        return me.create_collective_group(here.addresses(0))
 
-    threads = [threading.Thread(target=run) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert len(made) == 8
-    assert len(set(map(id, made))) == 1
+    made = [in_thread(make_one) for _ in range(8)]
+    assert len({id(one.result(30)) for one in made}) == 1
 
 
 # --- which members share accelerators ---

@@ -1,7 +1,6 @@
 """`MultiChannelProcessGroup`: transfers between two and three ranks, and its errors."""
 
 import logging
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +23,7 @@ from shoal.transport.torch.accelerator import (
 )
 from shoal.transport.torch.ipc import describe_handles, device_index, receive_by_ipc, send_by_ipc
 from shoal.transport.torch.store import listen_on
+from support.threads import in_thread
 
 torch = pytest.importorskip("torch")
 
@@ -42,20 +42,8 @@ def free_port():
 
 def each(ranks, function):
     """Run a function in one thread per rank, so that the ranks meet; return the results."""
-    outcomes = {}
-
-    def work(rank):
-        try:
-            outcomes[rank] = function(rank)
-        except Exception as error:  # noqa: BLE001  (the test compares it)
-            outcomes[rank] = error
-
-    threads = [threading.Thread(target=work, args=(r,), daemon=True) for r in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return [outcomes[rank] for rank in range(ranks)]
+    works = [in_thread(function, rank) for rank in range(ranks)]
+    return [work.result(60) for work in works]
 
 
 def connected(size, channels=1):

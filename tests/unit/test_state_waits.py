@@ -15,6 +15,7 @@ from shoal.state import calling, hide_process, show_process
 from shoal.work import AsyncCollWork, AsyncWork
 from support.processes import until
 from support.state_pages import outline, state_of, states, wait_of
+from support.threads import in_thread
 
 NO_LIMIT = Deadline(math.inf)
 
@@ -114,13 +115,12 @@ def test_a_call_of_a_channel_is_shown_while_it_waits_for_its_future():
         with calling("rollout"):
             result_of(future, long_wait("get", "an item", "the channel 'a', key 1", NO_LIMIT))
 
-    thread = threading.Thread(target=get)
-    thread.start()
+    getting = in_thread(get)
     until(lambda: wait_of("actor:0"))
     assert now_shown() == [("rollout", ["get"])]
     assert wait_of("actor:0").on == "the channel 'a', key 1"
     future.set_result(None)
-    thread.join()
+    getting.result()
     assert now_shown() == []
 
 
@@ -244,10 +244,9 @@ def test_peers_that_become_known_during_a_wait_are_shown(timing):
 
     asyncio.run(awaits(work_for()))
     work = work_for()
-    thread = threading.Thread(target=learns, args=[work])
-    thread.start()
+    learning = in_thread(learns, work)
     work.wait()
-    thread.join()
+    learning.result()
 
 
 def test_a_long_chain_of_functions_names_its_peers():

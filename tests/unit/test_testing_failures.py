@@ -15,6 +15,7 @@ from shoal.errors import ShoalTimeoutError, ShoalValueError, WorkerGroupError
 from shoal.testing import local_cluster
 from shoal.worker import failures
 from support.processes import run_program, until
+from support.threads import in_thread
 
 TWO = NodePlacementStrategy([0, 0])
 
@@ -113,21 +114,13 @@ def test_a_failure_that_is_waited_for_is_only_raised(pair, log):
 
 
 def test_a_wait_for_all_ranks_logs_the_first_failure_at_once(pair, log):
-    found = []
-    waiting = threading.Thread(target=lambda: found.append(outcome(pair.fail_on_0())))
-    waiting.start()
+    waiting = in_thread(pair.fail_on_0().wait, all=True)
     until(lambda: errors(log))
     assert "pair.fail_on_0 failed on rank 0" in errors(log)[0]
     pair.go_on().wait()
-    waiting.join(30)
-    assert found == [(0,)]
-
-
-def outcome(call):
-    try:
-        return call.wait(all=True)
-    except WorkerGroupError as error:
-        return error.ranks
+    with pytest.raises(WorkerGroupError) as caught:
+        waiting.result(30)
+    assert caught.value.ranks == (0,)
 
 
 def test_a_failure_after_a_wait_that_timed_out_is_logged(cluster, log):

@@ -13,6 +13,7 @@ from shoal.manager import WorkerManager
 from shoal.process import ProcessId
 from shoal.worker import WorkerGroup, names
 from support.processes import until
+from support.threads import in_thread
 
 TWO = NodePlacementStrategy([0, 0])
 
@@ -76,17 +77,10 @@ def test_a_group_is_found_whole_while_its_workers_are_constructing(cluster):
 
 
 def test_a_wait_for_a_group_ends_when_it_is_launched(cluster):
-    found = []
-
-    def find():
-        found.append(WorkerGroup.from_group_name(Child, "later", timeout=30).name().wait())
-
-    thread = threading.Thread(target=find)
-    thread.start()
+    finding = in_thread(WorkerGroup.from_group_name, Child, "later", timeout=30)
     time.sleep(0.1)
     Child.create_group().launch(cluster, TWO, "later")
-    thread.join(30)
-    assert found == [["later:0", "later:1"]]
+    assert finding.result(30).name().wait() == ["later:0", "later:1"]
 
 
 def test_a_rank_that_registers_during_the_search_is_not_lost(cluster, monkeypatch):

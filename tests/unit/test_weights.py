@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
@@ -26,6 +25,7 @@ from shoal.weights.control import publisher_lock
 from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
 from support.processes import DEADLINE_S, in_a_child, until
+from support.threads import in_thread
 
 torch = pytest.importorskip("torch")
 
@@ -266,48 +266,28 @@ def test_latest_waits_for_a_version_that_is_new_enough(weights):
     )
     with pytest.raises(ShoalTimeoutError, match=text):
         weights.latest(first, timeout=0)
-    found = []
-    reader = threading.Thread(target=lambda: found.append(weights.latest(first).version))
-    reader.start()
+    reading = in_thread(weights.latest, first)
     Shared(weights.folder).publish({"a": 2})
-    reader.join(DEADLINE_S)
-    assert found == [Version(2, 1)]
+    assert reading.result(DEADLINE_S).version == Version(2, 1)
 
 
 def test_close_ends_waits_with_its_reason_and_leaves_the_last_version(weights):
-    first = weights.publish({"a": 1})
-    errors = []
-
-    def wait():
-        try:
-            weights.latest(first)
-        except WeightsClosed as error:
-            errors.append(str(error))
-
-    reader = threading.Thread(target=wait)
-    reader.start()
+    reading = in_thread(weights.latest, weights.publish({"a": 1}))
     Shared(weights.folder).store.close("training has converged")
     weights.store.close("too late")
-    reader.join(DEADLINE_S)
-    assert "the weights 'policy' were closed: training has converged" in errors[0]
+    text = "the weights 'policy' were closed: training has converged"
+    with pytest.raises(WeightsClosed, match=text):
+        reading.result(DEADLINE_S)
     with pytest.raises(WeightsClosed, match="converged"):
         weights.publish({"a": 2})
     assert weights.latest()["a"] == 1
 
 
 def test_a_folder_that_is_removed_ends_waits(weights):
-    errors = []
-
-    def wait():
-        with pytest.raises(WeightsClosed) as caught:
-            weights.latest()
-        errors.append(str(caught.value))
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
+    waiting = in_thread(weights.latest)
     (weights.folder / "weights").unlink()
-    waiting.join(DEADLINE_S)
-    assert "the weights 'policy' are gone: their job has ended" in errors[0]
+    with pytest.raises(WeightsClosed, match="the weights 'policy' are gone: their job has ended"):
+        waiting.result(DEADLINE_S)
 
 
 def test_publish_waits_for_another_publisher(weights):

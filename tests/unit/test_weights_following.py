@@ -1,7 +1,5 @@
 """A node that follows the one of the publisher: what its readers see, and what is sent."""
 
-import threading
-
 import pytest
 
 from shoal.deadline import Deadline
@@ -16,6 +14,7 @@ from shoal.weights.following import serve, source_of
 from shoal.weights.layout import StateLayout
 from shoal.weights.transfer import ASKS
 from support.processes import DEADLINE_S, until
+from support.threads import in_thread
 from support.weights_nodes import Counted
 
 torch = pytest.importorskip("torch")
@@ -30,12 +29,8 @@ def read(store, least=1):
 def test_a_version_comes_once_for_all_readers_of_a_node(nodes):
     state = {"a": torch.ones(10 * MIB), "b": torch.zeros(10)}
     nodes.publish(state)
-    found = []
-    readers = [threading.Thread(target=lambda: found.append(nodes.read())) for _ in range(4)]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join(DEADLINE_S)
+    readers = [in_thread(nodes.read) for _ in range(4)]
+    found = [reader.result(DEADLINE_S) for reader in readers]
     assert [snapshot.version for snapshot in found] == [Version(1, 1)] * 4
     assert all(snapshot["a"].sum() == 10 * MIB for snapshot in found)
     found[0].verify()
@@ -57,24 +52,18 @@ def test_nothing_is_sent_to_a_node_without_readers(nodes):
 def test_a_reader_waits_for_a_version_and_names_what_it_waits_for(nodes):
     with pytest.raises(ShoalTimeoutError, match="a version of the weights 'policy' did not come"):
         nodes.read(timeout=0.2)
-    waiting = []
-    reader = threading.Thread(target=lambda: waiting.append(nodes.read()["a"]))
-    reader.start()
+    waiting = in_thread(nodes.read)
     until(lambda: nodes.away.control.is_following)
     nodes.publish({"a": 7})
-    reader.join(DEADLINE_S)
-    assert waiting == [7]
+    assert waiting.result(DEADLINE_S)["a"] == 7
 
 
 def test_the_only_reader_of_a_node_waits_for_as_long_as_it_takes(nodes):
-    found = []
-    reader = threading.Thread(target=lambda: found.append(nodes.read()["a"]))
-    reader.start()
+    waiting = in_thread(nodes.read)
     asked = nodes.queues.asked
     until(lambda: nodes.queues.asked > asked + 10)  # it follows for longer than it is kept alone
     nodes.publish({"a": 7})
-    reader.join(DEADLINE_S)
-    assert found == [7]
+    assert waiting.result(DEADLINE_S)["a"] == 7
 
 
 def test_a_node_whose_readers_have_gone_follows_no_more(nodes):
@@ -205,15 +194,10 @@ def test_a_version_on_its_way_to_a_follower_is_announced_to_those_that_follow_it
     middle.publish(StateLayout({"a": 1}), None, Deadline(DEADLINE_S))
     assert read(far)["a"] == 1
     middle.control.announce(Version(1, 2).packed())
-    found = []
-    reader = threading.Thread(
-        target=lambda: found.append(far.latest(1, "one", Deadline(DEADLINE_S)))
-    )
     until(lambda: far.newest() == Version(1, 2))
-    reader.start()
+    waiting = in_thread(read, far)
     middle.publish(StateLayout({"a": 2}), None, Deadline(DEADLINE_S))
-    reader.join(DEADLINE_S)
-    assert [snapshot["a"] for snapshot in found] == [2]
+    assert waiting.result(DEADLINE_S)["a"] == 2
 
 
 def test_a_node_whose_source_is_lost_follows_the_home(nodes, caplog):
@@ -290,11 +274,8 @@ def test_pushed_versions_come_to_a_node_without_readers(nodes):
 
 def test_a_reader_that_waits_on_a_node_that_becomes_the_home_gets_its_first_version(nodes):
     node, _ = nodes.add()
-    found = []
-    reader = threading.Thread(target=lambda: found.append(read(node)["a"]))
-    reader.start()
+    waiting = in_thread(read, node)
     node.control.make_home()
     assert not node.follows
     node.publish(StateLayout({"a": 1}), None, Deadline(DEADLINE_S))
-    reader.join(DEADLINE_S)
-    assert found == [1]
+    assert waiting.result(DEADLINE_S)["a"] == 1

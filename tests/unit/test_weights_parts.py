@@ -18,6 +18,7 @@ from shoal.weights.part_names import VersionPart
 from shoal.weights.parts import publish_part
 from shoal.weights.store import Store
 from support.processes import DEADLINE_S, until
+from support.threads import in_thread
 
 torch = pytest.importorskip("torch")
 sharded = pytest.importorskip("support.fake_sharded_tensors")
@@ -55,27 +56,18 @@ class Watched:
 
 
 def start(store, state, part, timeout=DEADLINE_S, before=lambda _: None):
-    """Publish a part in a thread; return what gets the version or the error."""
-    ended = []
+    """Publish a part in a thread; return what waits for its end."""
 
-    def work():
-        try:
-            layout = Watched(StateLayout(state, is_part=True), before)
-            ended.append(publish_part(store, layout, part, Deadline(timeout), checksum=True))
-        except Exception as error:  # noqa: BLE001  (the test looks at it)
-            ended.append(error)
+    def begin():
+        layout = Watched(StateLayout(state, is_part=True), before)
+        return publish_part(store, layout, part, Deadline(timeout), checksum=True)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    return lambda: (thread.join(DEADLINE_S), ended[0])[1]
+    return partial(in_thread(begin).result, DEADLINE_S)
 
 
 def publish(*args, **options):
-    """Publish a part, and raise its error."""
-    ended = start(*args, **options)()
-    if isinstance(ended, Exception):
-        raise ended
-    return ended
+    """Publish a part."""
+    return start(*args, **options)()
 
 
 def latest(store):
@@ -155,7 +147,8 @@ def test_a_part_is_taken_back_also_while_another_process_keeps_the_lock(
     end = start(store, {"a": 1}, VersionPart(1, 0, 2), timeout=0.5)
     until(lambda: names(weights_folder, "s1"))
     with store.publishing(wait):
-        assert isinstance(end(), ShoalTimeoutError)
+        with pytest.raises(ShoalTimeoutError):
+            end()
         assert names(weights_folder, "s1") == []
 
 
@@ -193,7 +186,7 @@ def test_of_two_writers_of_one_part_the_one_that_completes_it_later_is_refused(
         rf"part 0 of 2 of version 1 is there already, from driver \(pid {os.getpid()}\) on node 0"
     )
     with pytest.raises(ShoalValueError, match=text):
-        raise slow()
+        slow()
     assert publish(store, {"b": 2}, VersionPart(1, 1, 2)) == fast() == Version(1, 1)
     assert dict(latest(store)) == {"a": 1, "b": 2}
     assert names(weights_folder, "s") == []

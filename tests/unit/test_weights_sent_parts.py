@@ -26,6 +26,7 @@ from shoal.weights.parts import publish_part
 from shoal.weights.sent_parts import send_part
 from shoal.weights.transfer import ASKS
 from support.processes import DEADLINE_S, until
+from support.threads import in_thread
 
 torch = pytest.importorskip("torch")
 sharded = pytest.importorskip("support.fake_sharded_tensors")
@@ -40,29 +41,16 @@ def _quick(timing):
 
 
 def start(nodes, state, part, *, sends=True, dtype=None, timeout=DEADLINE_S, queues=None):
-    """Publish a part in a thread, on the home or elsewhere; return what returns or raises its end."""
+    """Publish a part in a thread, on the home or elsewhere; return what waits for its end."""
     store, publish = nodes.home, publish_part
     if sends:
         store, publish = nodes.away, partial(send_part, home=(0, queues or nodes.queues))
-    ended = []
 
-    def work():
-        try:
-            layout = StateLayout(state, dtype, is_part=True)
-            given = {"part": part, "deadline": Deadline(timeout), "checksum": True}
-            ended.append(publish(store, layout=layout, **given))
-        except BaseException as error:  # noqa: BLE001  (the test looks at it)
-            ended.append(error)
+    def begin():
+        layout = StateLayout(state, dtype, is_part=True)
+        return publish(store, layout=layout, part=part, deadline=Deadline(timeout), checksum=True)
 
-    def end():
-        thread.join(DEADLINE_S)
-        if isinstance(ended[0], BaseException):
-            raise ended[0]
-        return ended[0]
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    return end
+    return partial(in_thread(begin).result, DEADLINE_S)
 
 
 def latest(store, version):
