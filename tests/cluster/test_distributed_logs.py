@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from shoal import Channel, Worker
 from shoal.cluster import DistributedRayLogCollector, NodeProbe
 from support.documents import blocks, page
 from support.machines import RAY_PORT, connected
-from support.processes import run_program
+from support.processes import run_program, until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(240)]
 
@@ -123,10 +122,7 @@ def test_registered_workers_are_collected_from_their_first_line(launch, tmp_path
         collector.register_worker(f"speaker:{worker.rank}", worker.rank, handle)
     group.speak("hello").wait()
     paths = [tmp_path / "speaker" / f"rank_{rank}.log" for rank in range(2)]
-    end = time.monotonic() + 60
-    while not all(path.exists() and "hello" in path.read_text() for path in paths):
-        assert time.monotonic() < end, contents(tmp_path)
-        time.sleep(0.05)
+    until(lambda: all(path.exists() and "hello" in path.read_text() for path in paths), 60)
     group.speak("bye").wait()
     collector.stop()
     for path in paths:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import ray
 
+from support.processes import until
+
 pytestmark = pytest.mark.ray
 
 DEADLINE_S = 120
@@ -80,10 +82,7 @@ def test_worker_imports_torch_beside_its_calls_if_the_driver_has(start):
     pytest.importorskip("torch")
     call = start({"SHOAL_PRELOAD_TORCH": ""})  # the tests set 0
     assert any(call("torch"))
-    end = time.monotonic() + DEADLINE_S
-    while call("torch") != (False, True) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert call("torch") == (False, True)
+    until(lambda: call("torch") == (False, True), DEADLINE_S)
 
 
 def test_worker_does_not_import_torch_if_told_so(start):

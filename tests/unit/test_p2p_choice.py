@@ -152,6 +152,7 @@ def test_a_registered_transport_carries_the_tensors_that_it_offers_to(monkeypatc
     assert choose(HERE, FAR, "cpu").name == "torch"
     monkeypatch.setenv("SHOAL_TRANSPORT", "pigeon")
     assert choose(HERE, FAR, "cpu").name == "pigeon"
+    assert choose(HERE, NEAR, OBJECTS).name == "lane"
     with pytest.raises(TransportError, match="it does not carry tensors on cpu from a:0 to b:0"):
         choose(HERE, NEAR, "cpu")
     refused = {"pigeon": "it rains"}
