@@ -14,7 +14,7 @@ from shoal.errors import WeightsClosed, WeightsCorruptError
 from shoal.weights import Version, hashing, layout
 from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
-from support.processes import DEADLINE_S, run_program, until
+from support.processes import DEADLINE_S, until
 
 torch = pytest.importorskip("torch")
 
@@ -32,27 +32,6 @@ def publish(store, state):
 
 def latest(store):
     return store.latest(1, "a version", Deadline(0))
-
-
-def test_a_publisher_that_died_while_it_copied_leaves_nothing(store):
-    publish(store, {"a": 1})
-    program = """
-import os, signal, sys, torch
-from shoal.deadline import Deadline
-from shoal.weights import store
-from shoal.weights.layout import StateLayout
-from shoal.weights.store import Store
-store.copy_hashed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-layout = StateLayout({"a": torch.ones(2**20)})
-Store(sys.argv[1], "the weights").publish(layout, None, Deadline(60))
-"""
-    died = run_program("-c", program, store.folder)
-    assert died.returncode == -signal.SIGKILL
-    assert latest(store)["a"] == 1
-    store.sweep()
-    sizes = [entry.stat().st_size for entry in os.scandir(store.folder)]
-    assert sum(sizes) < MIB
-    assert publish(store, {"a": 2}) == Version(1, 2)
 
 
 def test_a_version_too_many_of_a_publisher_that_died_is_retired(make_weights_folder, monkeypatch):
