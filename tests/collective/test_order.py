@@ -10,6 +10,7 @@ import pytest
 
 from shoal.errors import ShoalTimeoutError, TransportError
 from shoal.queues import shared
+from support import payload_kinds as kinds
 from support.threads import in_thread
 
 pytestmark = pytest.mark.process
@@ -43,46 +44,10 @@ def test_asynchronous_messages_keep_their_order(pair, transport, backend, async_
     assert b.end()
 
 
-def send_all_kinds(me, count):
-    import torch
-
-    works = []
-    for number in range(count):
-        async_op = number % 3 == 0
-        if number % 2:
-            tensor = torch.full((number % 7 + 1,), number)
-            works.append(me.send_tensor(tensor, "b", 0, async_op=async_op))
-        else:
-            value = number if number % 4 else torch.full((20_000,), number)
-            works.append(me.send(value, "b", 0, async_op=async_op))
-    for work in works:
-        if work is not None:
-            work.wait(timeout=60)
-
-
-def recv_all_kinds(me, count):
-    import torch
-
-    found = []
-    for number in range(count):
-        async_op = number % 5 == 0
-        if number % 2:
-            into = torch.zeros(number % 7 + 1, dtype=torch.int64)
-            work = me.recv_tensor(into, "a", 0, async_op=async_op, timeout=60)
-            if work is not None:
-                work.wait(timeout=60)
-            found.append(int(into[-1]))
-        else:
-            value = me.recv("a", 0, async_op=async_op, timeout=60)
-            value = value.wait(timeout=60) if async_op else value
-            found.append(int(value[0]) if isinstance(value, torch.Tensor) else value)
-    return found
-
-
 def test_objects_and_tensors_sent_in_turn_keep_their_order(pair):
     a, b = pair
-    a.begin(send_all_kinds, 120)
-    b.begin(recv_all_kinds, 120)
+    a.begin(kinds.send_in_turn, 120)
+    b.begin(kinds.recv_in_turn, 120)
     a.end()
     assert b.end() == list(range(120))
 

@@ -159,3 +159,40 @@ def writable(value):
     if isinstance(value, dict):
         return all(map(writable, value.values()))
     return all(map(writable, value)) if isinstance(value, (list, tuple)) else True
+
+
+# Functions that two workers run.
+
+
+def send_in_turn(me, count):
+    """Send numbers as objects and as tensors, in turn."""
+    works = []
+    for number in range(count):
+        async_op = number % 3 == 0
+        if number % 2:
+            tensor = torch.full((number % 7 + 1,), number)
+            works.append(me.send_tensor(tensor, "b", 0, async_op=async_op))
+        else:
+            value = number if number % 4 else torch.full((20_000,), number)
+            works.append(me.send(value, "b", 0, async_op=async_op))
+    for work in works:
+        if work is not None:
+            work.wait(timeout=60)
+
+
+def recv_in_turn(me, count):
+    """Receive what `send_in_turn` sends; return the numbers."""
+    found = []
+    for number in range(count):
+        async_op = number % 5 == 0
+        if number % 2:
+            into = torch.zeros(number % 7 + 1, dtype=torch.int64)
+            work = me.recv_tensor(into, "a", 0, async_op=async_op, timeout=60)
+            if work is not None:
+                work.wait(timeout=60)
+            found.append(int(into[-1]))
+        else:
+            value = me.recv("a", 0, async_op=async_op, timeout=60)
+            value = value.wait(timeout=60) if async_op else value
+            found.append(int(value[0]) if isinstance(value, torch.Tensor) else value)
+    return found

@@ -151,6 +151,7 @@ def test_the_end_of_a_group_is_no_failure(pair, log):
     pair.close()
     assert errors(log) == []  # neither the calls that it ended, nor `_close`, which is a warning
     assert "closing pair: " in log.text
+    assert "ValueError: at the end" in log.text
     del handle
 
 
