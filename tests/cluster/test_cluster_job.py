@@ -128,19 +128,16 @@ def test_allocate_resolves_references_and_gives_interpreter_variables(start):
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "error", "message"),
+    ("kwargs", "message"),
     [
-        ({"node_id": 1}, ShoalValueError, "node 1 does not exist; this cluster has nodes 0 to 0"),
-        ({"node_id": -1}, ShoalValueError, "node -1 does not exist"),
-        ({"node_id": "0"}, ShoalValueError, "node '0' does not exist"),
-        ({"node_id": 0, "gpu_id": 0}, ShoalValueError, r"accelerator 0 does not exist; .*has none"),
-        ({"node_rank": 0, "node_group_label": "robots"}, ShoalValueError, "known: cluster, node"),
-        ({"node_rank": 0, "max_concurrency": 0}, ShoalValueError, "max_concurrency=0"),
-        ({}, TypeError, "node_rank"),
+        ({"node_id": 1}, "node 1 does not exist; this cluster has nodes 0 to 0"),
+        ({"node_id": -1}, "node -1 does not exist"),
+        ({"node_id": "0"}, "node '0' does not exist"),
+        ({"node_rank": 0, "node_group_label": "robots"}, "known: cluster, node"),
     ],
 )
-def test_allocate_refuses_what_is_not_there(start, kwargs, error, message):
-    with pytest.raises(error, match=message):
+def test_allocate_refuses_what_is_not_there(start, kwargs, message):
+    with pytest.raises(ShoalValueError, match=message):
         start("nowhere", **kwargs)
 
 

@@ -15,10 +15,6 @@ WIDE = 20_000
 class Env(Worker):
     """The asking side: sends observations, receives actions."""
 
-    def __init__(self):
-        super().__init__()
-        self.batch_router = {}
-
     def exchange(self, channel, steps, **options):
         """Return the mean action of each row of each step."""
         received = []
@@ -36,10 +32,6 @@ class Env(Worker):
 class Rollout(Worker):
     """The answering side: receives observations, sends their negative."""
 
-    def __init__(self):
-        super().__init__()
-        self.batch_router = {"obs": []}
-
     def exchange(self, channel, steps, **options):
         """Return the number of rows of each step."""
         counts = []
@@ -53,9 +45,6 @@ class Rollout(Worker):
             counts.append(len(batch["obs"]))
             self.send_to("env", channel, {"act": -batch["obs"]}, tag="obs", timeout=60, **options)
         return counts
-
-    def routes(self):
-        return self.batch_router
 
 
 @pytest.fixture(scope="module")
@@ -92,16 +81,3 @@ def test_every_environment_gets_the_answers_to_its_own_rows(groups, routes, opti
     answering = rollout.exchange(channel, range(3), **options)
     assert answering.wait() == [[4, 4, 4]] * ROLLOUTS
     assert asking.wait() == expected(range(3))
-
-
-@pytest.mark.nightly
-def test_every_environment_gets_the_answers_to_its_own_rows_in_decoupled_mode(groups, routes):
-    env, rollout = groups
-    # One step at a time: an environment that is a step behind may ask both of the last questions,
-    # and the rollout that has the first of them waits for the second, which is asked only later.
-    for step in range(3):
-        asking = env.exchange(routes, [step], decoupled_mode=True)
-        answering = rollout.exchange(routes, [step], decoupled_mode=True)
-        assert answering.wait() == [[4]] * ROLLOUTS
-        assert asking.wait() == expected([step])
-    assert rollout.routes().wait() == [{"obs": []}] * ROLLOUTS
