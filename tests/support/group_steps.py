@@ -10,19 +10,17 @@ def addresses(*names):
     return [WorkerAddress.from_name(name) for name in names]
 
 
-def make(me, names, group_name=None, timeout=None):
-    group = me.create_collective_group(addresses(*names), group_name, timeout=timeout)
-    return group.group_name, group.group_info
-
-
 def of(me, names, group_name=None):
     return me.create_collective_group(addresses(*names), group_name, timeout=30)
 
 
-def call(me, names, method, args=(), kwargs=None, group_name=None):
-    kwargs = kwargs or {}
-    result = getattr(of(me, names, group_name), method)(*args, **kwargs)
-    return result.wait(timeout=30) if kwargs.get("async_op") else result
+def make(me, names, group_name=None):
+    group = of(me, names, group_name)
+    return group.group_name, group.group_info
+
+
+def call(me, names, method, *args):
+    return getattr(of(me, names), method)(*args)
 
 
 def broadcast(me, names, value, source, options):

@@ -152,7 +152,7 @@ def test_a_group_of_restarted_workers_takes_the_name_of_the_former_one(crew, her
     names = ("mortal:0", f"{here.name}:0")
     members = addresses(*names)
     former = stays.create_collective_group(members)
-    first.run(call, names, "send", ["unreceived, and its sender died"])
+    first.run(call, names, "send", "unreceived, and its sender died")
     assert first.run(make, names)[1] == former.group_info
     first.kill()
     with pytest.raises(PeerLostError, match="waits for its members: mortal:0 died"):
@@ -164,7 +164,7 @@ def test_a_group_of_restarted_workers_takes_the_name_of_the_former_one(crew, her
     # The surviving member keeps its group object, which has the new record.
     assert stays.create_collective_group(members) is former
     assert former.group_info == info
-    again.run(call, names, "send", ["from the second"])
+    again.run(call, names, "send", "from the second")
     assert [former.recv(timeout=30) for _ in range(2)] == [
         "unreceived, and its sender died",
         "from the second",
