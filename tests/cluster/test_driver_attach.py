@@ -1,29 +1,20 @@
 """Several drivers and clusters: drivers that join a job, jobs in sequence, and misplaced calls."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
+
+from support.processes import run_program
 
 pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(240)]
 
 
-def run(tmp_path, body, limit=120.0, **env):
+def run(tmp_path, body):
     """Run a driver program to its end; returns its exit code and its output."""
     script = tmp_path / "driver.py"
     script.write_text(body)
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=limit,
-        env={**os.environ, **env},
-    )
-    return done.returncode, done.stdout
+    done = run_program(script)
+    return done.returncode, done.stdout + done.stderr
 
 
 SECOND = """
@@ -121,7 +112,7 @@ def test_drivers_share_a_ray_and_a_process_can_start_again(tmp_path):
     (tmp_path / "third.py").write_text(THIRD)
     script = FIRST.replace("sys.argv[1]", repr(str(tmp_path / "second.py")))
     script = script.replace("sys.argv[2]", repr(str(tmp_path / "third.py")))
-    code, log = run(tmp_path, script, 200)
+    code, log = run(tmp_path, script)
     assert code == 0, log
     assert "second: 6 True" in log, log
     assert "ranks [0, 1] [4]" in log

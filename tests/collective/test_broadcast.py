@@ -174,8 +174,8 @@ def take_part(me, value=None, groups=ALL, timeout=30):
         return type(error).__name__, str(error)
 
 
-def take_part_async(me, count, timeout=30):
-    works = [me.broadcast(None, ALL, async_op=True, timeout=timeout) for _ in range(count)]
+def take_part_async(me, count):
+    works = [me.broadcast(None, ALL, async_op=True, timeout=30) for _ in range(count)]
     found = []
     for work in works:
         try:

@@ -50,9 +50,9 @@ class FrozenSlots:
     step: int = 0
 
 
-def counting(*shape, dtype=torch.float32, start=0):
+def counting(*shape, dtype=torch.float32):
     count = int(np.prod(shape, dtype=int))
-    return (torch.arange(count) + start).remainder(120).to(dtype).reshape(shape)
+    return torch.arange(count).remainder(120).to(dtype).reshape(shape)
 
 
 def _slots():

@@ -161,8 +161,8 @@ def gets(address, channel, since=10.0, **options):
     return state(address, call("step", 1.0, waits), uses=f"-{channel}", **options)
 
 
-def puts(address, channel, since=10.0, **options):
-    waits = wait("put", since, channel=channel)
+def puts(address, channel, **options):
+    waits = wait("put", 10.0, channel=channel)
     return state(address, call("step", 1.0, waits), uses=f"+{channel}", **options)
 
 

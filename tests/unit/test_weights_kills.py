@@ -83,7 +83,7 @@ def publish(store, number):
     return store.publish(StateLayout(state), None, Deadline(DEADLINE_S))
 
 
-def are_clean(folder, keep=2):
+def are_clean(folder):
     """Whether nothing is left but the newest versions and the files of this process."""
     Store(str(folder), "the weights").sweep()
     names = [path.name for path in folder.iterdir()]
@@ -91,7 +91,7 @@ def are_clean(folder, keep=2):
     others = [name for name in names if name.startswith("p") and name != "publisher"]
     visible = [name for name in names if name.startswith("v")]
     return (
-        len(visible) <= keep
+        len(visible) <= 2
         and not any(name.startswith("r") for name in names)
         and all(mine in name for name in others)
     )
