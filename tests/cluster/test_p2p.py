@@ -1,4 +1,4 @@
-"""Point-to-point messages and broadcasts between workers of one node, on Ray."""
+"""Messages, broadcasts and collective groups between workers of one node, on Ray."""
 
 import dataclasses
 import os
@@ -8,10 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from shoal import NodePlacementStrategy, Worker
-from shoal.errors import (
-    ShoalError,
-)
+from shoal import NodePlacementStrategy, Worker, WorkerAddress
+from shoal.errors import PeerLostError, ShoalTimeoutError
+from shoal.manager import CollectiveManager
 
 pytestmark = pytest.mark.ray
 
@@ -33,33 +32,26 @@ class Peer(Worker):
     def do(self, method, *args, **kwargs):
         return getattr(self, method)(*args, **kwargs)
 
-    def catch(self, method, *args, **kwargs):
-        start = time.monotonic()
-        try:
-            getattr(self, method)(*args, **kwargs)
-        except ShoalError as error:
-            names = [cls.__name__ for cls in type(error).__mro__]
-            return names, str(error), time.monotonic() - start
-        return None
-
     def pid(self):
         return os.getpid()
 
     def start_recv(self, group, rank):
         self._work = self.recv(group, rank, async_op=True)
 
-    def work_error(self):
-        start = time.monotonic()
-        try:
-            self._work.wait(timeout=20)
-        except ShoalError as error:
-            return type(error).__name__, str(error), time.monotonic() - start
-        return None
+    def end_recv(self):
+        return self._work.wait(timeout=20)
 
     def give(self, value, *args, **kwargs):
         return self.broadcast(
             value if self._rank == kwargs.pop("source", 0) else None, *args, **kwargs
         )
+
+    def exchange(self, value):
+        """Make a collective group with the other rank, and send it something."""
+        members = [WorkerAddress(self._group_name, [rank]) for rank in range(2)]
+        group = self._collective.create_collective_group(members, "exchange", timeout=60)
+        received = group.send(value) if self._rank == 0 else group.recv(timeout=60)
+        return group.group_info, received
 
 
 @pytest.fixture(scope="module")
@@ -101,24 +93,22 @@ def test_a_message_outlives_its_sender_whose_death_is_seen(peers, launch):
     on(peers, 1, "start_recv", "mortal", 0).wait()
     time.sleep(1)  # the receive waits when its sender dies
     os.kill(pid, signal.SIGKILL)
-    name, text, _ = on(peers, 1, "work_error").wait()[0]
-    assert name == "PeerLostError"
-    assert "mortal:0" in text
-    assert "peers:1" in text
+    with pytest.raises(PeerLostError, match="mortal:0") as lost:
+        on(peers, 1, "end_recv").wait()
+    assert "peers:1" in str(lost.value)
     assert on(peers, 0, "do", "recv", "mortal", 0).wait() == ["last words"]
     # No message is left, and the sender was dead before this call.
-    names, _, _ = on(peers, 0, "catch", "recv", "mortal", 0).wait()[0]
-    assert "PeerLostError" in names
-    names, _, _ = on(peers, 0, "catch", "send", 1, "mortal", 0).wait()[0]
-    assert "PeerLostError" in names
+    for call in (("recv",), ("send", 1)):
+        with pytest.raises(PeerLostError, match="mortal:0"):
+            on(peers, 0, "do", *call, "mortal", 0).wait()
 
 
 @pytest.mark.nightly
 def test_a_peer_that_was_started_again_before_the_recv_is_no_loss(peers, launch):
     first = launch(Peer, name="again")
     # Time for the receiver to start watching the process.
-    names, _, _ = on(peers, 0, "catch", "recv", "again", 0, timeout=2).wait()[0]
-    assert "ShoalTimeoutError" in names
+    with pytest.raises(ShoalTimeoutError):
+        on(peers, 0, "do", "recv", "again", 0, timeout=2).wait()
     first._close()
     second = launch(Peer, name="again")
     waiting = on(peers, 0, "do", "recv", "again", 0, timeout=30)
@@ -133,3 +123,13 @@ def test_a_broadcast_reaches_all_members(peers):
     assert peers.give("b", [("peers", 0), ("peers", (1,))]).wait() == ["b", "b"]
     assert peers.give("c", ranks=[1, 0], source=1).wait() == ["c", "c"]
     assert peers.give("d", [0, 1]).wait() == ["d", "d"]
+
+
+def test_the_manager_knows_a_collective_group_until_its_workers_are_closed(launch):
+    group = launch(Peer, ranks=2, name="members")
+    first, second = group.exchange("v").wait()
+    assert second == (first[0], "v")
+    manager = CollectiveManager.get_proxy()
+    assert manager.get_collective_group("exchange") == first[0]
+    group._close()
+    assert manager.get_collective_group("exchange") is None
