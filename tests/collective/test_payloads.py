@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.context import memory_folder
-from shoal.errors import ChannelMemoryError, ShoalError, ShoalValueError
+from shoal.errors import ChannelMemoryError, ShoalValueError
 from support import payload_kinds as kinds
 
 pytestmark = pytest.mark.process
@@ -334,14 +334,13 @@ def send_not_contiguous(me):
     me.send({"x": slanted}, "b", 0, async_op=True).wait(30)
     me.send_tensor(slanted, "b", 0)
     me.send_tensor(slanted, "b", 0, async_op=True).wait(30)
-    refused = []
-    for tensor in (torch.eye(2).to_sparse(), torch.empty(2, device="meta")):
-        try:
+    for tensor, text in (
+        (torch.eye(2).to_sparse(), "a sparse_coo tensor of float32 is not only"),
+        (torch.empty(2, device="meta"), "a meta tensor of float32"),
+    ):
+        with pytest.raises(ShoalValueError, match=f"^send_tensor: {text}"):
             me.send_tensor(tensor, "b", 0)
-        except ShoalValueError as error:
-            refused.append(str(error))
     me.send(torch.eye(2).to_sparse(), "b", 0)
-    return refused
 
 
 def recv_not_contiguous(me):
@@ -360,21 +359,14 @@ def test_tensors_that_are_not_contiguous_or_sparse_arrive(pair):
     a, b = pair
     a.begin(send_not_contiguous)
     assert b.run(recv_not_contiguous) == ([103.0] * 5, "torch.sparse_coo", [[1, 0], [0, 1]])
-    sparse, meta = a.end()
-    assert sparse.startswith("send_tensor: a sparse_coo tensor of float32 is not only")
-    assert meta.startswith("send_tensor: a meta tensor of float32")
+    a.end()
 
 
 def send_what_cannot_be(me):
-    errors = []
     for async_op in (False, True):
-        try:
-            work = me.send([threading.Lock(), b"x" * 100_000], "b", 0, async_op=async_op)
-            work.wait(timeout=30)
-        except ShoalError as error:
-            errors.append(type(error).__name__)
+        with pytest.raises(ShoalValueError):
+            me.send([threading.Lock(), b"x" * 100_000], "b", 0, async_op=async_op).wait(timeout=30)
     me.send("fine", "b", 0)
-    return errors
 
 
 def recv_one(me):
@@ -384,5 +376,5 @@ def recv_one(me):
 def test_an_object_that_cannot_be_pickled_fails_only_its_sender(pair):
     a, b = pair
     b.begin(recv_one)
-    assert a.run(send_what_cannot_be) == ["ShoalValueError", "ShoalValueError"]
+    a.run(send_what_cannot_be)
     assert b.end() == "fine"
