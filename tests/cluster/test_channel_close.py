@@ -14,14 +14,10 @@ from support.processes import DEADLINE_S, until
 pytestmark = pytest.mark.ray
 
 
-def close(channel):
-    channel.close()
-
-
 def test_a_worker_can_end_the_waits_of_others(channel, peers):
     one = channel(private=True)
     pending = one.get(async_op=True)
-    peers.run(0, close, one)
+    peers.run(0, Channel.close, one)
     with pytest.raises(ChannelClosed):
         pending.wait(timeout=DEADLINE_S)
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 import ray
 
+from shoal import Channel
 from shoal.errors import PeerLostError
 from support.channel_peers import pid_of_actor
 from support.processes import DEADLINE_S
@@ -45,15 +46,11 @@ def test_leases_of_a_killed_process_are_delivered_again(channel, key, victims):
 def test_a_lease_outlives_the_process_that_put_the_item(channel, key, victims):
     one = channel()
     victim = victims.hire()
-    ray.get(victims.run(victim, put, one, key, "a"), timeout=DEADLINE_S)
+    ray.get(victims.run(victim, Channel.put, one, "a", 0, key), timeout=DEADLINE_S)
     lease = one.get(key, lease=True, timeout=DEADLINE_S)
     victims.kill(victim)
     lease.give_back()
     assert one.get(key, timeout=DEADLINE_S) == "a"
-
-
-def put(channel, key, item):
-    channel.put(item, key=key)
 
 
 def test_leased_items_survive_the_death_of_the_actor(channel, key, transport):

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.collective.mailbox import MOST_MESSAGES
 from shoal.collective.outbox import LOOK_S
-from shoal.errors import TransportError
+from shoal.errors import ShoalTimeoutError, TransportError
 from support.processes import in_a_child
 
 pytestmark = pytest.mark.process
@@ -105,15 +105,8 @@ def test_a_forked_child_has_no_queue_to_use(two):
     said, left = a.run(fork)
     assert "TransportError" in said
     assert left == [0]
-    assert b.run(recv_nothing)
-
-
-def recv_nothing(me):
-    try:
-        me.recv("a", 0, timeout=0.1)
-    except TimeoutError:
-        return True
-    return False
+    with pytest.raises(ShoalTimeoutError):
+        b.run(lambda me: me.recv("a", 0, timeout=0.1))
 
 
 def test_a_successor_of_the_receiver_is_sent_to(two, crew):

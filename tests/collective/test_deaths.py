@@ -82,10 +82,6 @@ def recv_until_lost(me, count, async_op):
     ]
 
 
-def contact(me):
-    return me.recv("a", 0, timeout=30)
-
-
 @pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
 def test_messages_of_a_dead_sender_arrive_before_the_error_of_its_death(crew, async_op):
     a, b = crew.member("a:0"), crew.member("b:0")
@@ -100,7 +96,7 @@ def test_messages_of_a_dead_sender_arrive_before_the_error_of_its_death(crew, as
 def test_receives_that_wait_end_with_the_sender(crew, async_op):
     a, b = crew.member("a:0"), crew.member("b:0")
     a.run(send_some, 1, False)
-    b.run(contact)
+    b.run(recv_value)
     b.begin(recv_until_lost, 0, async_op)
     time.sleep(0.3)
     a.kill()
@@ -121,17 +117,13 @@ def send_until_lost(me, async_op):
     return None
 
 
-def reach(me):
-    me.send("hello", "b", 0)
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
 def test_sends_to_a_receiver_that_dies_end(crew, async_op, known):
     a, b = crew.member("a:0"), crew.member("b:0")
     if known:
-        a.run(reach)
+        a.run(send_value, "hello")
         a.begin(send_until_lost, async_op)
         time.sleep(0.3)
         b.kill()

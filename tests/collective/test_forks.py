@@ -149,9 +149,5 @@ def test_killed_processes_leave_no_memory_after_collection(nursery, folder):
             member.kill()
         assert list(folder.iterdir())
         other = crew.member("d:0")
-        other.run(collect)
+        other.run(lambda _: shm.gc(os.environ["SHOAL_SHM_DIR"]))
     assert list(folder.iterdir()) == []
-
-
-def collect(me):
-    return shm.gc(os.environ["SHOAL_SHM_DIR"])

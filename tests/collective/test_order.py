@@ -63,11 +63,6 @@ def fill(me, value, most, bound):
     return sent, None
 
 
-def recv_count(me, count):
-    for _ in range(count):
-        me.recv("a", 0, timeout=30)
-
-
 @pytest.mark.parametrize(("nbytes", "bound"), [(10, 16), (20 * 2**20, 4)])
 def test_sends_beyond_the_bound_wait(pair, nbytes, bound):
     a, b = pair
@@ -76,7 +71,7 @@ def test_sends_beyond_the_bound_wait(pair, nbytes, bound):
     assert sent == bound
     assert "b:0" in text
     assert "send to" in text
-    b.run(recv_count, bound)
+    b.run(recv_all, bound)
 
 
 def cross(me, peer):
@@ -113,7 +108,7 @@ def fill_later(me, count):
 def test_an_asynchronous_send_ends_at_its_deadline(pair):
     a, b = pair
     assert a.run(fill_later, 18) == ["sent"] * 16 + ["late"] * 2
-    b.run(recv_count, 16)
+    b.run(recv_all, 16)
 
 
 def send_mixed_kinds(me):

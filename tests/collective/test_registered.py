@@ -118,10 +118,6 @@ def send_first(me):
     return str(refused.value)
 
 
-def recv_first(me):
-    return me.recv("a", 0, timeout=30)
-
-
 @pytest.mark.parametrize("most", [0, 4])
 def test_tensors_that_a_transport_refuses_when_it_is_used_arrive_in_another_way(package, most):
     """Five tensors and five lists of tensors: those after the first `most` are refused."""
@@ -142,7 +138,7 @@ def test_a_forced_transport_that_refuses_is_an_error(package):
     environment = {"FILES_FOLDER": str(carriers), "FILES_MOST": "0", "SHOAL_TRANSPORT": "files"}
     with Crew(nursery, **environment) as crew:
         a, b = crew.member("a:0"), crew.member("b:0")
-        b.begin(recv_first)
+        b.begin(lambda me: me.recv("a", 0, timeout=30))
         assert a.run(send_first) == (
             "SHOAL_TRANSPORT=files: it refused to carry tensors from a:0 to b:0: there is no room "
             "for more files"
