@@ -1,10 +1,8 @@
 """A channel on a machine that loses its power, while a worker of another machine waits for it."""
 
-import sys
-
 import pytest
 
-from support.machines import RAY_PORT, connected, read_until
+from support.machines import connected, read_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.nightly, pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -49,16 +47,10 @@ with Cluster(num_nodes=2) as cluster:
 
 
 def test_waits_end_with_the_verdict_of_ray(tmp_path):
-    script = tmp_path / "driver.py"
-    script.write_text(JOB)
     with connected("first", "second") as (first, second):
         first.start_ray(**SOON)
         second.start_ray(first, **SOON)
-        running = first.start(
-            [sys.executable, str(script)],
-            RAY_ADDRESS=f"{first.address}:{RAY_PORT}",
-            PYTHONUNBUFFERED="1",
-        )
+        running = first.start_driver(tmp_path, JOB)
         try:
             log = read_until(running, "transport lane", 120)
             second.kill()

@@ -1,10 +1,8 @@
 """Messages between workers on two machines: objects by Ray, tensors by gloo, broadcasts by both."""
 
-import sys
-
 import pytest
 
-from support.machines import RAY_PORT, connected, read_until
+from support.machines import connected, read_until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -147,21 +145,13 @@ with Cluster(num_nodes=2) as cluster:
 """
 
 
-def driver(tmp_path):
-    path = tmp_path / "job.py"
-    path.write_text(JOB)
-    return [sys.executable, str(path)]
-
-
 def test_messages_and_broadcasts_between_two_machines(tmp_path):
     pytest.importorskip("torch")
     with connected("first", "second") as (first, second):
         # The user's own group needs this where a machine's name resolves to its loopback device.
         first.start_ray(GLOO_SOCKET_IFNAME="bridge")
         second.start_ray(first, GLOO_SOCKET_IFNAME="eth0")
-        running = first.start(
-            driver(tmp_path), RAY_ADDRESS=f"{first.address}:{RAY_PORT}", PYTHONUNBUFFERED="1"
-        )
+        running = first.start_driver(tmp_path, JOB)
         try:
             log = read_until(running, "cut now", 240)
             second.run(["ip", "link", "set", "eth0", "down"])

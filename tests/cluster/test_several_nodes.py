@@ -114,9 +114,7 @@ def address(head):
 def test_a_job_waits_for_its_nodes_and_uses_both(tmp_path):
     with connected("first", "second") as (first, second):
         first.start_ray()
-        running = first.start(
-            driver(tmp_path, JOB), RAY_ADDRESS=address(first), PYTHONUNBUFFERED="1"
-        )
+        running = first.start_driver(tmp_path, JOB)
         try:
             read_until(running, f"1 of 2 nodes are connected ({first.address})", 60)
             second.start_ray(first)

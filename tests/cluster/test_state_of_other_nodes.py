@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from support.machines import RAY_PORT, connected, read_until
+from support.machines import connected, read_until
 from support.processes import until
 
 pytestmark = [pytest.mark.ray, pytest.mark.nightly, pytest.mark.process, pytest.mark.timeout(300)]
@@ -35,13 +35,10 @@ SHOAL = [sys.executable, "-m", "shoal"]
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory):
-    script = tmp_path_factory.mktemp("job") / "driver.py"
-    script.write_text(JOB)
     with connected("first", "second") as (first, second):
         first.start_ray()
         second.start_ray(first)
-        address = f"{first.address}:{RAY_PORT}"
-        driver = first.start([sys.executable, str(script)], RAY_ADDRESS=address)
+        driver = first.start_driver(tmp_path_factory.mktemp("job"), JOB)
         try:
             read_until(driver, "both work", 120)
             yield first, second

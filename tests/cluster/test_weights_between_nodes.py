@@ -1,10 +1,8 @@
 """Weights on two machines: what is published on one is read on the other."""
 
-import sys
-
 import pytest
 
-from support.machines import RAY_PORT, connected, read_until
+from support.machines import connected, read_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.nightly, pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -124,16 +122,10 @@ with Cluster(num_nodes=2) as cluster:
 
 def run_on_two_machines(tmp_path, job):
     """Return what a driver prints whose job has two machines."""
-    script = tmp_path / "driver.py"
-    script.write_text(job)
     with connected("first", "second") as (first, second):
         first.start_ray()
         second.start_ray(first)
-        running = first.start(
-            [sys.executable, str(script)],
-            RAY_ADDRESS=f"{first.address}:{RAY_PORT}",
-            PYTHONUNBUFFERED="1",
-        )
+        running = first.start_driver(tmp_path, job)
         try:
             log = read_until(running, "closed", 200)
             more, _ = running.communicate(timeout=60)

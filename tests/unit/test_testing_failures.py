@@ -35,6 +35,10 @@ class Fails(Worker):
             raise KeyError("only 0")
         return self._go_on.wait(30)
 
+    def fail_later(self):
+        self._go_on.wait(30)
+        raise KeyError("late")
+
     def wait_for_go(self):
         return self._go_on.wait(30)
 
@@ -123,26 +127,13 @@ def test_a_wait_for_all_ranks_logs_the_first_failure_at_once(pair, log):
     assert caught.value.ranks == (0,)
 
 
-def test_a_failure_after_a_wait_that_timed_out_is_logged(cluster, log):
-    class Late(Worker):
-        def __init__(self):
-            super().__init__()
-            self._go_on = threading.Event()
-
-        def fail(self):
-            self._go_on.wait(30)
-            raise KeyError("late")
-
-        def go_on(self):
-            self._go_on.set()
-
-    group = Late.create_group().launch(cluster, name="late", max_concurrency=2)
-    call = group.fail()
+def test_a_failure_after_a_wait_that_timed_out_is_logged(pair, log):
+    call = pair.execute_on(0).fail_later()
     with pytest.raises(ShoalTimeoutError):
         call.wait(timeout=0.1)
-    group.go_on().wait()
+    pair.go_on().wait()
     until(lambda: errors(log))
-    assert "late.fail failed on rank 0" in errors(log)[0]
+    assert "pair.fail_later failed on rank 0" in errors(log)[0]
 
 
 @pytest.mark.nightly
