@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.deadline import Deadline
 from shoal.state import hide_process
 from support.processes import run_program
 
@@ -51,6 +52,19 @@ def make_weights_folder(place):
 def weights_folder(make_weights_folder):
     """A folder with weights."""
     return make_weights_folder()
+
+
+@pytest.fixture
+def snapshot_of(weights_folder):
+    """Publish a state, cast to a dtype if one is given, and return its snapshot."""
+    layout = importlib.import_module("shoal.weights.layout")
+    store = importlib.import_module("shoal.weights.store").Store(str(weights_folder), "the weights")
+
+    def publish(state, dtype=None):
+        store.publish(layout.StateLayout(state, dtype), None, Deadline(0))
+        return store.latest(1, "a version", Deadline(0))
+
+    return publish
 
 
 @pytest.fixture

@@ -3,24 +3,9 @@
 import numpy as np
 import pytest
 
-from shoal.deadline import Deadline
 from shoal.errors import ShoalValueError
-from shoal.weights.layout import StateLayout
-from shoal.weights.store import Store
 
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture
-def snapshot_of(weights_folder):
-    """Publish a state and return its snapshot."""
-    store = Store(str(weights_folder), "the weights 'policy'")
-
-    def publish(state, dtype=None):
-        store.publish(StateLayout(state, dtype), None, Deadline(0))
-        return store.latest(1, "a version", Deadline(0))
-
-    return publish
 
 
 class Tied(torch.nn.Module):
