@@ -21,13 +21,13 @@ def send_all(me, way):
     works = []
 
     async def send():
-        for (_, make), beside in kinds.messages():
+        for _, make, beside in kinds.messages():
             await me.send(make(), "b", 0, async_op=True, piggyback_payload=beside, timeout=30)
 
     if way == "asyncio":
         asyncio.run(send())
         return
-    for (_, make), beside in kinds.messages():
+    for _, make, beside in kinds.messages():
         async_op = way == "async"
         works.append(
             me.send(make(), "b", 0, async_op=async_op, piggyback_payload=beside, timeout=30)
@@ -39,21 +39,21 @@ def send_all(me, way):
 
 def recv_all(me, way):
     """Receive what `send_all` sends; return the names of payloads that arrived changed."""
-    expected = kinds.expected()
+    messages, expected = kinds.messages(), kinds.expected()
     runs = kinds.Batch.runs
 
     async def recv():
-        return [await me.recv("a", 0, async_op=True, timeout=30) for _ in expected]
+        return [await me.recv("a", 0, async_op=True, timeout=30) for _ in messages]
 
     if way == "asyncio":
         found = asyncio.run(recv())
     elif way == "async":
-        works = [me.recv("a", 0, async_op=True, timeout=30) for _ in expected]
+        works = [me.recv("a", 0, async_op=True, timeout=30) for _ in messages]
         found = [work.wait(timeout=30) for work in works]
     else:
-        found = [me.recv("a", 0, timeout=30) for _ in expected]
+        found = [me.recv("a", 0, timeout=30) for _ in messages]
     wrong = []
-    for ((name, _), beside), received in zip(kinds.messages(), found, strict=True):
+    for (name, _, beside), received in zip(messages, found, strict=True):
         value, extra = (received, None) if beside is None else received
         if (kinds.facts(value), kinds.facts(extra)) != (expected[name], kinds.facts(beside)):
             wrong.append(name)
