@@ -90,8 +90,10 @@ _networks: dict[str, EmulatedNetwork | None] = {}
 
 def use_network(config: NetEmulationConfig | None, namespace: str) -> None:
     """Set the network of a job for this process; None if the job emulates none."""
-    enabled = None if config is None or not config.enabled else config
-    _networks[namespace] = None if enabled is None else EmulatedNetwork(enabled)
+    if config is not None and config.enabled:
+        _networks[namespace] = EmulatedNetwork(config)
+    else:
+        _networks[namespace] = None
 
 
 def forget_network(namespace: str) -> None:

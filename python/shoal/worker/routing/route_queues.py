@@ -63,7 +63,7 @@ class ChannelRouteQueues:
     def queue_id(self, key: RouteKey, rank: int | None) -> Hashable:
         """Identify the queue of a route; two objects of one channel return equal values.
 
-        By the channel's name if it has one: unpickling makes new handles.
+        It has the channel's name, if there is one, because unpickling makes new handles.
         """
         del rank
         channel = self._channel
@@ -100,7 +100,7 @@ class PeerRouteQueues:
         self._deadline = None if timeout is None else Deadline(timeout)
 
     def put(self, item: Any, key: RouteKey, rank: int | None, *, async_op: bool) -> Any:
-        """Send an item."""
+        """Send an item; wait until it is sent, or return a work."""
         label = _label_of(key)
         more: dict[str, Any] = self._limit()
         if label is not None:
