@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ray import cloudpickle
 
-from support.collective_crew import Crew, Nursery
+from support.collective_crew import Crew, Nursery, transports_to
 
 TRANSPORTS = ("shm", "torch")
 HERE = Path(__file__).parent
@@ -67,4 +67,7 @@ def pair(nursery, transport, tmp_path_factory):
     """Two workers, `a:0` and `b:0`, shared by all tests of a module, over one transport."""
     environment = {} if transport == "shm" else {"SHOAL_TRANSPORT": transport}
     with Crew(nursery, **environment) as made:
-        yield made.member("a:0"), made.member("b:0")
+        a, b = made.member("a:0"), made.member("b:0")
+        objects = "shm" if transport == "shm" else "lane"
+        assert b.run(transports_to, "a") == (objects, transport)
+        yield a, b

@@ -179,6 +179,11 @@ class SharedMailboxes:
 # The workers.
 
 
+def transports_to(me, peer):
+    """Return the names of the transports of objects and of tensors on the CPU to a worker."""
+    return me.transport_to(peer, 0).name, me.transport_to(peer, 0, "cpu").name
+
+
 class _Calls(WorkerBase):
     """`send` and `recv` as a `Worker` has them: what the core cannot do is done by a `Collective`."""
 

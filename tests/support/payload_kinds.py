@@ -73,8 +73,10 @@ KINDS = {
     "long text": lambda: "x" * 100_000,
     "integer": lambda: 2**70,
     "bytes": lambda: bytes(range(256)) * 1000,
+    "empty bytes": bytes,
+    "changeable bytes": lambda: bytearray(range(256)),
     "like an envelope": lambda: ("\0shoal", "object", 1),
-    "several types": lambda: {"a": [1, (2.5, None)], 3: {"b": {4, 5}}},
+    "several types": lambda: {"a": [1, (1.0, None)], True: b"", 3: {"b": {4, 5}}},
     "many parts": lambda: list(range(10_000)),
     "array": lambda: np.arange(100_000, dtype=np.int16).reshape(100, 1000),
     "array of texts": lambda: np.array(["a", "bcd"]),
@@ -147,10 +149,10 @@ def facts(value):
         names = [field.name for field in dataclasses.fields(value)]
         return type(value).__name__, [(name, facts(getattr(value, name))) for name in names]
     if isinstance(value, dict):
-        return "dict", [(key, facts(part)) for key, part in value.items()]
+        return "dict", [(facts(key), facts(part)) for key, part in value.items()]
     if isinstance(value, (list, tuple)):
         return type(value).__name__, [facts(part) for part in value]
-    return value
+    return type(value).__name__, value
 
 
 def writable(value):
