@@ -84,6 +84,15 @@ def test_put_many_stops_at_an_item_that_cannot_be_pickled(channel, key):
     assert one.drain(key) == ["a", "b"][: caught.value.done]
 
 
+def test_a_put_of_an_item_that_cannot_be_pickled_puts_nothing(channel, key):
+    one = channel()
+    with pytest.raises(ShoalValueError, match="cannot be sent"):
+        one.put(threading.Lock(), key=key)
+    with pytest.raises(ShoalValueError, match="cannot be sent"):
+        one.put(threading.Lock(), key=key, async_op=True).wait(timeout=DEADLINE_S)
+    assert one.empty(key)
+
+
 @everywhere
 def test_put_many_after_the_end_has_put_nothing(channel, key):
     one = channel(private=True)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from shoal.errors import ChannelMemoryError
+from shoal.errors import ChannelMemoryError, ShoalTimeoutError
 from support.processes import DEADLINE_S
+from support.threads import in_thread
 
 MB = 2**20
 BOUND = 4 * MB
@@ -28,6 +29,18 @@ def test_items_dropped_by_the_policy_free_their_memory(channel, key):
     for n in range(12):
         one.put(block(n), key=key, timeout=DEADLINE_S)
     assert [int(item[0]) for item in one.drain(key)] == [10, 11]
+
+
+def test_a_put_waits_for_memory_and_goes_on_once_there_is_some(channel, key):
+    one = channel(max_bytes=BOUND)
+    with pytest.raises(ShoalTimeoutError) as full:
+        one.put_many([block() for _ in range(16)], key=key, timeout=0.2)
+    held = full.value.done
+    assert held == one.qsize(key) > 0
+    putting = in_thread(one.put, block(7), key=key, timeout=DEADLINE_S)
+    got = [int(one.get(key, timeout=DEADLINE_S)[0]) for _ in range(held + 1)]
+    putting.result(DEADLINE_S)
+    assert got == [1] * held + [7]
 
 
 @pytest.mark.parametrize("policy", ["block", "drop_oldest"])

@@ -83,6 +83,17 @@ def test_async_errors_reach_the_caller_and_later_puts_go_on(channel, key):
 
 
 @everywhere
+def test_a_chained_function_runs_after_the_put(channel, key):
+    one = channel()
+    sizes = []
+    work = one.put("a", key=key, async_op=True)
+    chained = work.then(lambda: sizes.append(one.qsize(key)))
+    chained.wait(timeout=DEADLINE_S)
+    assert sizes == [1]
+    assert work.get_next_work() is chained is work.get_last_work()
+
+
+@everywhere
 def test_bad_arguments_are_named(channel, key):
     one = channel()
     with pytest.raises(ShoalValueError, match=r"weight=1\.5"):

@@ -44,6 +44,15 @@ def test_draining_loses_nothing_to_what_cannot_be_rebuilt(actors, kind):
     assert channel.drain() == [3]
 
 
+def test_a_transport_that_does_not_exist_is_named(actors, monkeypatch):
+    channel = actors.start().handle_of("shm")
+    monkeypatch.setenv("SHOAL_TRANSPORT", "carrier pigeon")
+    with pytest.raises(
+        ShoalValueError, match="SHOAL_TRANSPORT='carrier pigeon': expected one of shm"
+    ):
+        channel.qsize()
+
+
 def received(work, how):
     if how == "await":
         return asyncio.run(work.async_wait())
