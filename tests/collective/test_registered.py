@@ -109,6 +109,9 @@ def recv_all(me):
     return found
 
 
+EXPECTED = ["an object", *(((n + 1.0) * n, 4 * n, n) for n in range(5))]
+
+
 def send_first(me):
     import torch
 
@@ -118,6 +121,20 @@ def send_first(me):
     return str(refused.value)
 
 
+@pytest.mark.parametrize("forced", [None, "files"])
+def test_a_transport_of_another_package_carries_tensors(package, forced):
+    nursery, carriers = package
+    environment = {"FILES_FOLDER": str(carriers)} | ({"SHOAL_TRANSPORT": forced} if forced else {})
+    with Crew(nursery, **environment) as crew:
+        a, b = crew.member("a:0"), crew.member("b:0")
+        a.begin(send_all)
+        assert b.run(recv_all) == EXPECTED
+        tensors, objects = a.end()
+        assert tensors == ("files", "both have the same files", False)
+        assert objects.name == ("lane" if forced else "shm")
+        assert len(list(carriers.iterdir())) == 1
+
+
 @pytest.mark.parametrize("most", [0, 4])
 def test_tensors_that_a_transport_refuses_when_it_is_used_arrive_in_another_way(package, most):
     """Five tensors and five lists of tensors: those after the first `most` are refused."""
@@ -125,8 +142,7 @@ def test_tensors_that_a_transport_refuses_when_it_is_used_arrive_in_another_way(
     with Crew(nursery, FILES_FOLDER=str(carriers), FILES_MOST=str(most)) as crew:
         a, b = crew.member("a:0"), crew.member("b:0")
         a.begin(send_all)
-        expected = [((number + 1.0) * number, 4 * number, number) for number in range(5)]
-        assert b.run(recv_all) == ["an object", *expected]
+        assert b.run(recv_all) == EXPECTED
         tensors, objects = a.end()
         assert objects.name == "shm"
         assert len(list(carriers.iterdir())) == 1
