@@ -30,6 +30,18 @@ def test_a_child_can_leave_a_session_while_its_threads_begin_to_use_it(session):
     assert [in_a_child(use_and_leave) for _ in range(200)] == ["True"] * 200
 
 
+def test_an_array_that_another_process_made_in_place_arrives(session, start, line):
+    program = ATTACH + (
+        "import numpy as np\nq = session.queue('k')\nr = q.reserve((300, 200), 'u2')\n"
+        "r.array[...] = np.arange(60_000).reshape(300, 200)\nq.put(r)\nprint('put', flush=True)\n"
+    )
+    process = start(program, session.token)
+    line(process)
+    assert process.wait(DEADLINE_S) == 0
+    array = session.queue("k").get(timeout=DEADLINE_S)
+    assert np.array_equal(array, np.arange(60_000, dtype="u2").reshape(300, 200))
+
+
 def test_the_messages_of_a_dead_producer_stay(session, start, line):
     queue = session.queue("k")
     program = ATTACH + (
@@ -84,7 +96,8 @@ def test_messages_taken_by_a_dead_consumer_count_as_lost(session, start, line):
 def test_a_stopped_process_is_alive(session, start, line):
     queue = session.queue("k")
     queue.put("leased")
-    process = start(LEASE, session.token)
+    program = LEASE.replace("time.sleep(60)", "sys.stdin.read()\nm.ack()\nsession.close()")
+    process = start(program, session.token)
     line(process)
     process.send_signal(signal.SIGSTOP)
     until(lambda: kernel_state(process.pid) == "T")
@@ -92,8 +105,11 @@ def test_a_stopped_process_is_alive(session, start, line):
         queue.get(timeout=1)  # it looks for dead processes meanwhile
     assert session.sweep()["dead"] == 0
     assert session.stats()["participants"] == 2
-    killed(process)
-    assert session.sweep()["redelivered"] == 1
+    process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+    assert queue.empty()
+    assert session.stats()["participants"] == 1
 
 
 def test_a_message_that_is_not_acknowledged_stays_leased(shm, session):
