@@ -211,6 +211,9 @@ def test_the_bytes_of_a_queue_are_bounded(session):
     kind, held, bound, length = full.value.refusal
     assert (kind, bound, min(held, length) >= 2000) == ("bytes", 3000, True)
     assert str(full.value).endswith(f": {Refusal.of(full.value).why()}")
+    with pytest.raises(ShoalTimeoutError) as late:
+        queue.put(b"y" * 2000, timeout=0.01)
+    assert late.value.refusal[:3] == ("bytes", held, bound)
     with pytest.raises(ChannelFull):
         queue.put_nowait(b"z" * 4000)
     assert queue.get() == b"x" * 2000
