@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,9 +15,17 @@ from shoal.errors import ShoalValueError
 pytestmark = pytest.mark.ray
 
 
-class Echo(Worker):
+class Ranked(Worker, ABC):
+    @abstractmethod
+    def rank(self): ...
+
+
+class Echo(Ranked):
+    class Number(int):
+        """A public nested class stays a class."""
+
     def rank(self):
-        return self._rank
+        return int(self.Number(self._rank))
 
     def echo(self, *args, **kwargs):
         return args, kwargs
@@ -64,6 +73,14 @@ def coroutines(cluster):
 def test_a_call_reaches_all_ranks_in_rank_order(pair):
     assert pair.rank().wait() == [0, 1]
     assert pair.echo(1, two=2).wait() == [((1,), {"two": 2})] * 2
+
+
+def test_a_result_is_awaited(pair):
+    async def wait():
+        result = pair.rank()
+        return await result, await result.async_wait(timeout=20), result.done()
+
+    assert asyncio.run(wait()) == ([0, 1], [0, 1], True)
 
 
 def test_ray_handles_have_the_methods_too(pair):
