@@ -83,7 +83,7 @@ def test_ranks_of_a_job_have_log_files_and_the_code_that_was_sent(tmp_path, ray_
         "CLUSTER_NAMESPACE": "named",
         "SHOAL_CODE_WORKING_DIR": str(tmp_path / "repo"),
     }
-    done = run_program("job.py", cwd=tmp_path, env=os.environ | variables)
+    done = run_program("job.py", cwd=tmp_path, seconds=200, env=os.environ | variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert OUTPUT in done.stdout
     assert done.stdout.count("PeerLostError") == 2, done.stdout

@@ -13,7 +13,7 @@ def run(tmp_path, body):
     """Run a driver program to its end; returns its exit code and its output."""
     script = tmp_path / "driver.py"
     script.write_text(body)
-    done = run_program(script)
+    done = run_program(script, seconds=120)
     return done.returncode, done.stdout + done.stderr
 
 

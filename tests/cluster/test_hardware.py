@@ -125,7 +125,7 @@ with open(sys.argv[1], "w") as file:
 def other_python(tmp_path_factory):
     """Another Python environment with the packages of this one."""
     folder = tmp_path_factory.mktemp("other") / "venv"
-    assert run_program("-m", "venv", "--without-pip", folder).returncode == 0
+    assert run_program("-m", "venv", "--without-pip", folder, seconds=60).returncode == 0
     packages = next(folder.glob("lib/python3*/site-packages"))
     ours = sysconfig.get_paths()["purelib"]
     (packages / "ours.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
@@ -145,7 +145,9 @@ def seen(tmp_path_factory, other_python, ray_tmpdir):
         "PATH": f"{folder}:/usr/bin:/bin",
         "NSYS_LOG": str(folder / "nsys.log"),
     }
-    done = run_program(folder / "driver.py", folder / "seen.json", folder / "out", env=env)
+    done = run_program(
+        folder / "driver.py", folder / "seen.json", folder / "out", seconds=240, env=env
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((folder / "seen.json").read_text()) | {
         "nsys": (folder / "nsys.log").read_text()

@@ -114,7 +114,7 @@ def seen(tmp_path_factory, ray_tmpdir):
     folder = tmp_path_factory.mktemp("locks")
     (folder / "driver.py").write_text(DRIVER)
     env = os.environ | add_acme_devices(folder, 2)
-    done = run_program(folder / "driver.py", folder / "seen.json", env=env)
+    done = run_program(folder / "driver.py", folder / "seen.json", seconds=180, env=env)
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "seen.json").read_text()) | {"output": done.stdout + done.stderr}
 

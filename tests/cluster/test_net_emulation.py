@@ -66,7 +66,7 @@ def test_links_of_a_job_on_ray(tmp_path, ray_tmpdir):
     program = tmp_path / "job.py"
     program.write_text(PROGRAM)
     env = {**os.environ, "RLINF_NET_EMULATION": "0", "TMPDIR": str(ray_tmpdir)}
-    ran = run_program(program, env=env)
+    ran = run_program(program, seconds=200, env=env)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split("\n")[-4:] == ["emulated", "usual", "usual again 0", ""], ran.stdout
     assert "'Rolout:1' was no worker, channel or node of this job; did you mean" in ran.stderr

@@ -71,7 +71,7 @@ def run(tmp_path, ray_tmpdir):
 
     def start(output):
         env = {**os.environ, "TMPDIR": str(ray_tmpdir)}
-        return run_program(tmp_path / "job.py", output, env=env)
+        return run_program(tmp_path / "job.py", output, seconds=200, env=env)
 
     return start
 

@@ -89,7 +89,7 @@ ENDS = {
 def test_every_end_of_a_job_closes_the_workers(tmp_path, end):
     script = tmp_path / "program.py"
     script.write_text(f"FOLDER = {str(tmp_path)!r}\n{CLOSES}{ENDS[end]}")
-    done = run_program(script)
+    done = run_program(script, seconds=90)
     closed = sorted(path.name for path in tmp_path.glob("closed.*"))
     assert closed == ["closed.0", "closed.1"], done.stderr
     assert "closing hangs" in done.stderr

@@ -122,7 +122,7 @@ def test_an_interpreter_ends_while_works_are_pending(crew, folder, backend, how)
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     directory = pickle.dumps(crew.directory).hex()
-    process = run_program("-c", PROGRAM, directory, how, env=os.environ | variables)
+    process = run_program("-c", PROGRAM, directory, how, seconds=40, env=os.environ | variables)
     assert "ready" in process.stdout, process.stderr
     assert process.returncode == (1 if how == "exception" else 0), process.stderr
     assert "Fatal Python error" not in process.stderr

@@ -68,7 +68,7 @@ def in_a_child(function: Callable[..., Any], *args: Any) -> str:
 
 
 def run_program(
-    *arguments: object, seconds: float = 200.0, **options: Any
+    *arguments: object, seconds: float = 100.0, **options: Any
 ) -> "subprocess.CompletedProcess[str]":
     """Run Python with arguments until it ends; what it printed is in the result."""
     command = [sys.executable, *map(str, arguments)]

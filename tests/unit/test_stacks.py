@@ -135,7 +135,8 @@ def test_the_files_are_empty_but_for_an_answer_and_go_with_the_page():
 def test_a_process_without_a_page_has_no_handler(monkeypatch):
     text = SHOWS + "begin()\nprint(threading.active_count(), len(os.listdir('/proc/self/task')))"
     monkeypatch.setenv("SHOAL_STATE", "0")
-    assert run_program("-c", text).stdout == "ready\n1 1\n"
+    done = run_program("-c", text, seconds=60)
+    assert (done.returncode, done.stdout) == (0, "ready\n1 1\n")
 
 
 @pytest.mark.process

@@ -67,7 +67,7 @@ READING = ("open", "flock", "map", "look", "read")
 
 
 def run(folder, role, step, number=9):
-    ended = run_program("-c", PROGRAM, folder, role, step, number)
+    ended = run_program("-c", PROGRAM, folder, role, step, number, seconds=60)
     assert ended.returncode == -signal.SIGKILL, (step, ended.stdout, ended.stderr[-2000:])
 
 
