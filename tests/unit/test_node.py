@@ -201,6 +201,8 @@ def test_a_cluster_and_its_missing_nodes(wrong):
     assert cluster.get_node_group("robots") is None
     with pytest.raises(ShoalValueError, match=f"node {wrong!r} does not exist; .* nodes 0 to 1"):
         cluster.get_node_info(wrong)
+    with pytest.raises(IndexError):
+        cluster.get_node_ip(2)
 
 
 def test_a_cluster_answers_to_the_names_of_older_versions():
