@@ -22,7 +22,7 @@ class Ranked(Worker, ABC):
 
 class Echo(Ranked):
     class Number(int):
-        """A public nested class stays a class."""
+        """A public class within a worker, which is no method of a group."""
 
     def rank(self):
         return int(self.Number(self._rank))
@@ -73,6 +73,7 @@ def coroutines(cluster):
 def test_a_call_reaches_all_ranks_in_rank_order(pair):
     assert pair.rank().wait() == [0, 1]
     assert pair.echo(1, two=2).wait() == [((1,), {"two": 2})] * 2
+    assert not hasattr(pair, "Number")
 
 
 def test_a_result_is_awaited(pair):
