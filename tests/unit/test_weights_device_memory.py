@@ -218,7 +218,7 @@ def test_too_little_room_is_an_error_and_the_version_before_stays(store, fake, m
     assert len(fake.buffers()) == 1
 
 
-def test_what_makes_sharing_impossible_is_named(store, fake, monkeypatch, tmp_path):
+def test_an_obstacle_to_sharing_is_named(store, fake, monkeypatch, tmp_path):
     reader = Store(str(store.folder), "the weights")
     publish(store, 1)
     pid = os.getpid()

@@ -89,6 +89,30 @@ def test_an_announced_version_that_cannot_come_keeps_no_reader(nodes, caplog):
     until(lambda: read(small)["a"] == 3)
 
 
+class Repeating(Counted):
+    """Queues that give each message with bytes twice, as after a cut at the wrong moment."""
+
+    again = None
+
+    def take(self, key, *args):
+        if self.again is not None:
+            item, self.again = self.again, None
+            return item
+        item = super().take(key, *args)
+        if isinstance(item[1], list):
+            self.again = item
+        return item
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_a_message_that_comes_twice_leaves_no_hole(nodes, checksum):
+    far, _ = nodes.add()
+    nodes.follow(far, Repeating(nodes._own))
+    state = {"a": torch.arange(5 * MIB)}
+    nodes.home.publish(StateLayout(state), None, Deadline(DEADLINE_S), checksum=checksum)
+    assert torch.equal(read(far)["a"], state["a"])
+
+
 class Wrong(Counted):
     """Queues that change the first question, so that the source cannot answer it."""
 

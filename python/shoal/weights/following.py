@@ -275,12 +275,18 @@ class _Follower:
         yield first
         left = sum(first.sizes[number] for number in first.sent)
         ahead = self._in_thread() if left else None
+        places = set()
         try:
             while ahead is not None:
                 message = ahead.result()
-                left -= sum(part.nbytes for _, _, part in message)
+                place = message[0][:2]
+                # After a cut of the connection, a message may come again.
+                is_new = place not in places
+                places.add(place)
+                left -= sum(part.nbytes for _, _, part in message) if is_new else 0
                 ahead = self._in_thread() if left > 0 else None
-                yield message
+                if is_new:
+                    yield message
         finally:
             if ahead is not None:
                 ahead.exception()  # it ends before it can take a message of the next answer
