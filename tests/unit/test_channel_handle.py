@@ -118,6 +118,28 @@ def test_a_handle_is_gone_with_its_last_reference(actors, kind):
         gc.enable()
 
 
+class Large:
+    """An item that can have weak references."""
+
+
+@everywhere
+def test_an_item_is_gone_with_its_last_reference_after_a_get_that_waited(actors, kind):
+    channel = actors.start().handle_of(kind)
+
+    def got():
+        work = channel.get(async_op=True)
+        until(lambda: channel.stats().waiting_consumers)
+        channel.put(Large())
+        return weakref.ref(work.wait(timeout=DEADLINE_S))
+
+    gc.disable()
+    try:
+        gone = got()
+        until(lambda: gone() is None)  # another thread may be about to drop its reference
+    finally:
+        gc.enable()
+
+
 @everywhere
 def test_a_subclass_may_override_put_and_get(actors, channel, kind):
     plain = actors.start().handle_of(kind)

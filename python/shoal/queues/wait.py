@@ -341,9 +341,11 @@ def _work_of(
         return AsyncChannelWork(future if isinstance(future, Asking) else _put(future), what)
     outer: concurrent.futures.Future[Any] = concurrent.futures.Future()
     took = Taken(None)
+    waits_for: Future | None = future
 
     def move(inner: "concurrent.futures.Future[Any]") -> None:
-        nonlocal took
+        nonlocal took, waits_for
+        waits_for = None  # else the two futures keep each other, and the item, until a collection
         if inner.cancelled():
             outer.cancel()
             return
@@ -363,7 +365,11 @@ def _work_of(
     def deliver() -> None:
         took.deliver()
 
-    outer.add_done_callback(lambda ended: future.cancel() if ended.cancelled() else None)
+    def cancel(ended: "concurrent.futures.Future[Any]") -> None:
+        if ended.cancelled() and (waited := waits_for) is not None:
+            waited.cancel()
+
+    outer.add_done_callback(cancel)
     return AsyncChannelWork(outer, what, give_back, deliver, takes=True)
 
 

@@ -134,8 +134,8 @@ class Queue(ShmQueue):
         while True:
             try:
                 return attempt()
-            except refused as error:
-                last = error.with_traceback(None)  # its frames would keep the object alive
+            except refused:
+                pass
             bells = bells_of(self.session.token)
             waiter = bells.register(self)
             try:
@@ -143,11 +143,12 @@ class Queue(ShmQueue):
                 try:
                     return attempt()
                 except refused as error:
-                    last = error.with_traceback(None)
+                    # Not the error: its frames, and those of its context, keep the object alive.
+                    refusal = Refusal.of(error)
                 remaining = end - loop.time()
                 if remaining <= 0:
                     seconds = limit if stated is None else stated
-                    raise timeout_error(operation, self.name, seconds, Refusal.of(last))
+                    raise timeout_error(operation, self.name, seconds, refusal)
                 if side == "put" and not self.full():
                     # The session lacks memory: a get that waits for a batch must not wait for
                     # messages that have no room.
