@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,11 @@ import numpy as np
 from harness.lines import Line, Load
 from harness.lines_tcp import USER, Lane, Network
 from harness.processes import Board, Round
-from shoal import _backend, shm
+from shoal import shm
+from shoal.channel.remote import RemoteQueues
 from shoal.deadline import Deadline, LongWait
+from shoal.queues.lane import LaneAddress
 from shoal.queues.shared import SessionQueues
-from shoal.shm.keys import canonical
 from shoal.weights.actor import OwnQueues, WeightsSettings
 from shoal.weights.following import follow, serve
 from shoal.weights.layout import StateLayout
@@ -73,6 +73,20 @@ class Versions(Line):
         shutil.rmtree(self._folder)
 
 
+class FarQueues(RemoteQueues):
+    """The queues of the sender's node, as the actor of another node uses them, but for the question
+    to Ray where they are.
+    """
+
+    def __init__(self, address: LaneAddress) -> None:
+        super().__init__(SETTINGS, "")
+        self._address = address
+
+    def _find_lane(self, deadline: Deadline | None) -> LaneAddress:
+        del deadline
+        return self._address
+
+
 class Followed(Lane):
     """Weights of another node as a line: the receiver's process follows that of the sender."""
 
@@ -101,25 +115,10 @@ class Followed(Lane):
     def getter(self):
         store = store_in(self._folders[1])
         store.follows = True
-        threading.Thread(target=follow, args=(store, [self], "bench"), daemon=True).start()
-        return following_versions(store)
-
-    # The queues of the sender's node, as its followers use them.
-
-    @cached_property
-    def _client(self):
         self._network.enter(USER)
-        return _backend.LaneClient(*self._where)
-
-    def _queue(self, key: str):
-        return _backend.LaneQueue(self._client, canonical(key), SETTINGS.maxsize)
-
-    def put(self, key: str, item, weight: int, deadline: Deadline) -> None:
-        self._queue(key).put(item, weight, deadline.remaining)
-
-    def take(self, key: str, want, deadline: Deadline):
-        del want
-        return self._queue(key).get(deadline.remaining)
+        queues = FarQueues(LaneAddress(*self._where))
+        threading.Thread(target=follow, args=(store, [queues], "bench"), daemon=True).start()
+        return following_versions(store)
 
     def close(self):
         super().close()

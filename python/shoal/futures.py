@@ -16,6 +16,7 @@ from shoal.loop import soon, submit
 
 __all__ = [
     "Asking",
+    "AskingBy",
     "done",
     "ends_in_time",
     "ends_within",
@@ -62,6 +63,7 @@ class AskingBy(Asking):
         self.add_done_callback(_forget)
 
     def ask(self) -> None:
+        """Request the cancellation, by the function."""
         self._ask()
 
     def forget(self) -> None:

@@ -3,7 +3,8 @@
 import threading
 
 from shoal.deadline import Deadline
-from shoal.queues.shared import SessionQueues
+from shoal.futures import AskingBy, fulfil
+from shoal.queues.shared import SessionQueues, SharedQueues
 from shoal.shm import Session
 from shoal.weights.actor import OwnQueues, WeightsSettings
 from shoal.weights.following import follow, serve
@@ -21,6 +22,7 @@ class Counted:
         self.heads = []
         self.asked = 0
         self.broken = False
+        self.label = queues.label
         self.error = ConnectionResetError("the home is gone")
 
     def put(self, key, item, weight, deadline):
@@ -33,9 +35,33 @@ class Counted:
         if self.broken:
             raise self.error
         item = self._queues.take(key, want, deadline)
-        if isinstance(item, tuple) and isinstance(item[1], Head):
-            self.heads.append(item[1].version)
+        if isinstance(item, tuple) and isinstance(item[-1], Head):
+            self.heads.append(item[-1].version)
         return item
+
+    def take_in_thread(self, key, want, deadline):
+        if self.broken:
+            raise self.error
+        return self._queues.take_in_thread(key, want, deadline)
+
+
+class _FarQueues(SharedQueues):
+    """Queues in memory with the methods of those that are reached over a lane."""
+
+    label = "the source"
+
+    def take_in_thread(self, key, want, deadline):
+        taking = self.start_take(key, want, deadline)
+        received = AskingBy(taking.cancel)
+
+        def end(taken):
+            if taken.cancelled():
+                received.end()
+            else:
+                fulfil(received, lambda: taken.result().received())
+
+        taking.add_done_callback(end)
+        return received
 
 
 class Nodes:
@@ -56,9 +82,9 @@ class Nodes:
         store = Store(str(self._make_folder(max_bytes=max_bytes)), "the weights 'policy'")
         store.follows = follows
         self._stores.append(store)
-        queues = OwnQueues(SessionQueues(WeightsSettings("weights/policy", maxsize=4), session))
-        self.start(serve, store, queues)
-        return store, queues
+        settings = WeightsSettings("weights/policy", maxsize=4)
+        self.start(serve, store, OwnQueues(SessionQueues(settings, session)))
+        return store, _FarQueues(settings, session, keeps=False)
 
     def follow(self, store, *sources, always=False):
         self.start(follow, store, sources, f"to {store.folder.name}", always=always)

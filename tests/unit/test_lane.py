@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+from concurrent.futures import CancelledError
 from types import SimpleNamespace
 
 import pytest
@@ -103,6 +104,12 @@ def test_a_put_that_has_no_answer_about_the_lane_puts_nothing(actors):
     with actors.standing_still(), pytest.raises(ShoalTimeoutError, match=text):
         queues.put("k", 1, 0, Deadline(0.2))
     assert take(actors) == []
+
+
+def test_a_get_for_an_answer_does_not_look_for_another_process_of_the_actor(actors):
+    queues = actors.start().way("lane")
+    with pytest.raises(PeerLostError, match="key 'k': the process that was asked has gone"):
+        queues.take("k", ONE._replace(again=False), Deadline(DEADLINE_S))
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
@@ -273,16 +280,21 @@ def test_asynchronous_gets_make_no_call_to_the_actor_and_keep_their_order(
     assert lent(actors) == 0
 
 
-def test_an_asynchronous_get_that_is_cancelled_takes_nothing_that_is_put_next(actors, far_queues):
+@pytest.mark.parametrize("how", ["start_take", "take_in_thread"])
+def test_an_asynchronous_get_that_is_cancelled_takes_nothing_that_is_put_next(
+    actors, far_queues, how
+):
     queues, here = far_queues(), actors.way("shm")
     assert queues.take("k", ONE, None) == "first"
     for number in range(30):
-        get = queues.start_take("k", ONE, Deadline(DEADLINE_S))
+        get = getattr(queues, how)("k", ONE, Deadline(DEADLINE_S))
         if number % 2:
             until(lambda: queues.counts("k").waiting_consumers, DEADLINE_S)
-        assert get.cancel()
+        get.cancel()
         queues.put("k", number, 0, Deadline(DEADLINE_S))
         assert here.take("k", ONE, None) == number
+        with pytest.raises(CancelledError):
+            get.result(DEADLINE_S)
 
 
 def test_an_event_loop_does_not_wait_for_the_acknowledgement_of_an_item(actors, far_queues):

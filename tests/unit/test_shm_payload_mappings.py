@@ -41,9 +41,13 @@ def test_huge_pages_keep_the_bytes(place):
     path.write_bytes(data.tobytes())
     with path.open("r+b") as file:
         view = mapping.map_shared(file.fileno(), data.nbytes)
+        read = np.frombuffer(mapping.map_private(file.fileno(), data.nbytes), np.uint8)
+    read[::4096] = 7  # a reader that uses it, and has pages of its own
     for start in range(0, data.nbytes, mapping.HUGE_PAGE):
         mapping.use_huge_page(view, start)
     np.testing.assert_array_equal(np.frombuffer(view, np.uint8), data)
+    assert (read[::4096] == 7).all()
+    np.testing.assert_array_equal(read[1::4096], data[1::4096])
     path.unlink()
 
 

@@ -1,5 +1,7 @@
 """A node that follows the one of the publisher: what its readers see, and what is sent."""
 
+from functools import partial
+
 import pytest
 
 from shoal.deadline import Deadline
@@ -8,11 +10,12 @@ from shoal.errors import (
     ShoalTimeoutError,
     WeightsClosed,
 )
+from shoal.futures import done
 from shoal.queues.protocol import ONE
-from shoal.weights import Version
+from shoal.weights import Version, following
 from shoal.weights.following import serve, source_of
 from shoal.weights.layout import StateLayout
-from shoal.weights.transfer import ASKS
+from shoal.weights.transfer import ASKS, send
 from support.processes import DEADLINE_S, until
 from support.threads import in_thread
 from support.weights_nodes import Counted
@@ -92,16 +95,23 @@ def test_an_announced_version_that_cannot_come_keeps_no_reader(nodes, caplog):
 class Repeating(Counted):
     """Queues that give each message with bytes twice, as after a cut at the wrong moment."""
 
-    again = None
+    def __init__(self, queues):
+        super().__init__(queues)
+        self._again = {}
+
+    def take_in_thread(self, key, *args):
+        if key in self._again:
+            return done(self._again.pop(key))
+        taking = super().take_in_thread(key, *args)
+        taking.add_done_callback(partial(self._keep, key))
+        return taking
 
     def take(self, key, *args):
-        if self.again is not None:
-            item, self.again = self.again, None
-            return item
-        item = super().take(key, *args)
-        if isinstance(item[1], list):
-            self.again = item
-        return item
+        return self._again.pop(key, None) or super().take(key, *args)
+
+    def _keep(self, key, taking):
+        if not taking.cancelled():
+            self._again[key] = taking.result()
 
 
 @pytest.mark.parametrize("checksum", [True, False])
@@ -111,6 +121,14 @@ def test_a_message_that_comes_twice_leaves_no_hole(nodes, checksum):
     state = {"a": torch.arange(5 * MIB)}
     nodes.home.publish(StateLayout(state), None, Deadline(DEADLINE_S), checksum=checksum)
     assert torch.equal(read(far)["a"], state["a"])
+
+
+def test_the_rest_of_an_answer_that_was_given_up_is_not_taken_for_a_new_one(nodes):
+    for place in range(4):
+        nodes.queues.put(f"to {nodes.away.folder.name}", (0, place, "old"), 0, Deadline(DEADLINE_S))
+    nodes.publish({"a": torch.ones(10 * MIB)})
+    assert nodes.read()["a"].sum() == 10 * MIB
+    assert nodes.queues.heads == [Version(1, 1)]
 
 
 class Wrong(Counted):
@@ -126,6 +144,24 @@ def test_an_error_of_the_home_is_told_and_tried_again(nodes, caplog):
     nodes.publish({"a": 1})
     assert read(far)["a"] == 1
     assert "the node that it follows: ShoalValueError: timeout='soon'" in caplog.text
+
+
+def test_a_source_that_fails_within_a_version_is_asked_again_at_once(
+    nodes, timing, monkeypatch, caplog
+):
+    timing("weights", answer_s=10 * DEADLINE_S)
+    failures = [OSError("no memory")]
+
+    def send_half(*args):
+        for number, message in enumerate(send(*args)):
+            if number == 2 and failures:
+                raise failures.pop()
+            yield message
+
+    monkeypatch.setattr(following, "send", send_half)
+    nodes.publish({"a": torch.ones(10 * MIB)})
+    assert nodes.read()["a"].sum() == 10 * MIB
+    assert "the node that it follows: OSError: no memory" in caplog.text
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
@@ -204,9 +240,10 @@ def test_a_node_asks_again_once_the_process_that_it_asked_has_died(actors, nodes
     server, _ = actors.worker._lane
     nodes.start(serve, nodes.home, actors.start().way("shm"))
     source._calls._handle = actors.handle
-    version = nodes.publish({"a": 1})
+    version = nodes.publish({"a": torch.ones(10 * MIB)})
     server.stop()
     until(lambda: far.control.newest == version)
+    assert read(far)["a"].sum() == 10 * MIB
     actors.worker._session.close_queues()  # no answer comes any more
 
 

@@ -23,7 +23,7 @@ from shoal.errors import (
     PeerLostError,
     ShoalError,
 )
-from shoal.futures import Asking
+from shoal.futures import Asking, AskingBy, fulfil
 from shoal.queues.lane import Lane, LaneAddress
 from shoal.queues.order import Sent
 from shoal.queues.protocol import (
@@ -140,6 +140,9 @@ class RemoteQueues(Queues):
         namespace: The job's Ray namespace.
         index: Index of the actor among the channel's actors.
         handle: The actor's handle, where it is known.
+
+    Attributes:
+        label: The actor, in messages.
     """
 
     transport = "lane"
@@ -149,6 +152,7 @@ class RemoteQueues(Queues):
     ) -> None:
         super().__init__(settings)
         self._calls = ActorCalls(settings, namespace, index, handle)
+        self.label = self._calls.label
         check_job = self._calls.check_job
         self._lane = Lane(settings, self._find_lane, self._lost_lane, check_job, node_is_dead)
 
@@ -324,6 +328,20 @@ class RemoteQueues(Queues):
         take.add_done_callback(end)
         self._order.park(key, "get", take, served, timed=timed)
         return take
+
+    def take_in_thread(self, key: Hashable, want: Want, deadline: Deadline) -> Future:
+        """Take items in another thread, without regard to other gets of this process.
+
+        Cancelled, it ends soon: with `CancelledError`, or with the items if it has taken them.
+        """
+        cancel = self._lane.new_cancel()
+        taking = AskingBy(cancel.cancel)
+
+        def take() -> None:
+            fulfil(taking, partial(self._lane.take, key, want, deadline, cancel))
+
+        run_in_thread(take)
+        return taking
 
     # Questions.
 

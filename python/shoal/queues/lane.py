@@ -375,10 +375,7 @@ class Lane:
             if deadline is None:
                 queue.put_nowait(item, weight)
                 return
-            shown: contextlib.AbstractContextManager[QueueWait | None] = contextlib.nullcontext()
-            if cancel is None:
-                shown = self._wait("put", "room", queue, deadline)
-            with shown as wait:
+            with self._wait("put", "room", queue, deadline, cancel) as wait:
                 waiting = self._waiting(server, wait)
                 queue.put(item, weight, deadline.remaining, waiting=waiting, cancel=cancel)
 
@@ -427,16 +424,22 @@ class Lane:
             self._use(self._call("put_many", key, Deadline(0)), put)
         return done
 
-    def take(self, key: Hashable, want: Want, deadline: Deadline | None) -> Any:
-        """Take items; a deadline of None means without waiting."""
+    def take(
+        self,
+        key: Hashable,
+        want: Want,
+        deadline: Deadline | None,
+        cancel: "LaneCancel | None" = None,
+    ) -> Any:
+        """Take items; a deadline of None means without waiting; `cancel` as for `put`."""
         found: Any = None
 
         def take_from(queue: "LaneQueue", server: _Server) -> Any:
             if deadline is None:
                 return take_now(queue, want)
-            with self._wait("get", "an item", queue, deadline) as wait:
+            with self._wait("get", "an item", queue, deadline, cancel) as wait:
                 waiting = self._waiting(server, wait)
-                return take_in_time(queue, want, deadline, waiting=waiting)
+                return take_in_time(queue, want, deadline, waiting=waiting, cancel=cancel)
 
         def take(queue: "LaneQueue", server: _Server) -> None:
             nonlocal found
@@ -453,16 +456,10 @@ class Lane:
     async def take_later(
         self, key: Hashable, want: Want, deadline: Deadline, cancel: "LaneCancel"
     ) -> Taken:
-        """Take items from another thread; they are on lease until the result is delivered.
-
-        Args:
-            key: The key.
-            want: The items.
-            deadline: The deadline.
-            cancel: From `new_cancel`; ends the get at once, also for other processes.
+        """Take items in another thread; they are on lease until the result is delivered.
 
         Raises:
-            asyncio.CancelledError: The get was ended, and has taken nothing.
+            asyncio.CancelledError: `cancel` ended it, also for other processes; it has taken nothing.
         """
         found = Taken(None)
         on_lease = want._replace(lease=True)
@@ -483,9 +480,15 @@ class Lane:
         return _backend.LaneCancel()
 
     def _wait(
-        self, operation: str, awaited: str, queue: "LaneQueue", deadline: Deadline
-    ) -> QueueWait:
-        return QueueWait(operation, awaited, queue, deadline, self._settings.page_name)
+        self,
+        operation: str,
+        awaited: str,
+        queue: "LaneQueue",
+        deadline: Deadline,
+        cancel: "LaneCancel | None" = None,
+    ) -> contextlib.AbstractContextManager[QueueWait | None]:
+        wait = QueueWait(operation, awaited, queue, deadline, self._settings.page_name)
+        return wait if cancel is None else contextlib.nullcontext()
 
     def _waiting(self, server: _Server, wait: QueueWait | None = None) -> Callable[[], None]:
         """Return what a call does while it waits: it ends with the job or the node, and shows that."""
@@ -554,6 +557,8 @@ class Lane:
 
     def _connected(self, call: _Call, why: str) -> _Server:
         """Find the actor; `why` says what became of its former server, if this call used one."""
+        if not call.again:  # another thread has lost the process that has what it waits for
+            raise PeerLostError(f"{call}: the process that was asked has gone")
         try:
             address = self._find(call.deadline)
         except PeerLostError as error:
@@ -565,11 +570,10 @@ class Lane:
                 raise
             raise call.late(call.deadline, str(error)) from None
         try:
-            server = _Server(address, self._is_dead)
+            self._server = server = _Server(address, self._is_dead)
         except TransportError as error:
             text = f"{call}: no encrypted connection to {address}: {error}"
             raise TransportError(text) from None
-        self._server = server
         return server
 
     def _forget(self, server: _Server) -> None:

@@ -16,18 +16,18 @@ whose answers are the same.
 Questions and answers are items of the channel of the weights: over a lane, straight into memory.
 """
 
-import concurrent.futures
 import contextlib
 import logging
 import math
 import secrets
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from shoal.context import describe_self
-from shoal.deadline import Deadline
+from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
     ChannelClosed,
     ShoalError,
@@ -36,16 +36,18 @@ from shoal.errors import (
     WeightsError,
     WeightsMemoryError,
 )
-from shoal.futures import fulfil
-from shoal.queues.protocol import ONE
+from shoal.futures import ends_in_time
+from shoal.queues.protocol import ONE, Future
 from shoal.reused_threads import run_in_thread
 from shoal.weights import timing
 from shoal.weights.control import ControlPage
 from shoal.weights.sent_parts import Here, SentPart, answer_here, take_part
 from shoal.weights.store import Store
 from shoal.weights.transfer import (
+    AHEAD,
     ANSWER,
     ASKS,
+    FarQueues,
     Head,
     SourceQueues,
     StaleBaseError,
@@ -148,8 +150,12 @@ def serve(store: Store, queues: SourceQueues) -> None:
 
 
 def _answer(store: Store, queues: SourceQueues, ask: Ask) -> None:
+    place = 0
+
     def put(message: Any) -> None:
-        queues.put(ask.to, (ask.number, message), 0, Deadline(timing.TIMING.answer_s))
+        nonlocal place
+        queues.put(ask.to, (ask.number, place, message), 0, Deadline(timing.TIMING.answer_s))
+        place += 1
 
     try:
         for message in _messages(store, ask):
@@ -157,7 +163,8 @@ def _answer(store: Store, queues: SourceQueues, ask: Ask) -> None:
     except Exception as error:  # noqa: BLE001  (whatever it is, the follower must not wait for this)
         _log.info("%s: a version was not sent to another node: %s", store.name, error)
         with contextlib.suppress(ShoalError):
-            put(Failed(f"{type(error).__name__}: {error}"))
+            for _ in range(AHEAD):  # one for each call that waits for a message
+                put(Failed(f"{type(error).__name__}: {error}"))
 
 
 def _messages(store: Store, ask: Ask) -> Iterator[Any]:
@@ -184,9 +191,7 @@ def _messages(store: Store, ask: Ask) -> Iterator[Any]:
         yield from send(snapshot, ask.held)
 
 
-def follow(
-    store: Store, sources: Sequence[SourceQueues], key: str, *, always: bool = False
-) -> None:
+def follow(store: Store, sources: Sequence[FarQueues], key: str, *, always: bool = False) -> None:
     """Get versions from another node while there are readers, until the weights have gone.
 
     Args:
@@ -211,6 +216,7 @@ def follow(
             followers[asked].step(timing.TIMING.patience_s if control.is_following else 0)
         except Exception as error:  # noqa: BLE001  (whatever it is, readers must not wait for this)
             _stop(control)
+            error.with_traceback(None)  # its frames hold messages, which are in memory
             # The source's actor has ended, or has not begun; with the weights this loop ends, too.
             if not (_is_over(control) or isinstance(error, ChannelClosed)):
                 _log.warning("%s: %s: %s", describe_self(), store.name, error)
@@ -232,12 +238,15 @@ def _stop(control: ControlPage) -> None:
 class _Follower:
     """Asks a source for one version after the other."""
 
-    def __init__(self, store: Store, queues: SourceQueues, key: str) -> None:
+    def __init__(self, store: Store, queues: FarQueues, key: str) -> None:
         self._store = store
         self._queues = queues
         self._key = key
         # Random: there may be answers to an earlier process of this actor, which died.
         self._number = secrets.randbits(48)
+        self._place = 0  # of the next message within the answer
+        self._came: dict[int, Any] = {}  # messages that came before their turn, by place
+        self._calls: deque[Future] = deque()  # for messages on their way
         self._whole = False
 
     def step(self, seconds: float) -> None:
@@ -248,6 +257,8 @@ class _Follower:
         """
         store, control = self._store, self._store.control
         self._number += 1
+        self._place = 0
+        self._came.clear()
         held = frozenset() if self._whole else frozenset(digests_held(store))
         seen = max(control.known, control.seen)
         ask = Ask(self._key, self._number, control.packed, seen, held, seconds)
@@ -264,49 +275,48 @@ class _Follower:
         control.is_following = True  # last: a reader that waits for it reads the announcement then
         if isinstance(first, Head):
             try:
-                with contextlib.closing(self._all(first)) as messages:
-                    receive(store, messages)
+                receive(store, self._all(first))
             except (StaleBaseError, WeightsMemoryError):
                 self._whole = True
                 raise
+            finally:
+                for call in self._calls:
+                    call.cancel()
+                while self._calls:  # they must not take messages of the next answer
+                    ends_in_time(self._calls.pop(), self._wait("the end of calls to", math.inf))
 
-    def _all(self, first: Head) -> Generator[Any]:
-        """Yield the messages of a version; while one is used, the next one is received."""
+    def _all(self, first: Head) -> Iterator[Any]:
+        """Yield the messages of a version; while one is used, the next ones are received."""
         yield first
-        left = sum(first.sizes[number] for number in first.sent)
-        ahead = self._in_thread() if left else None
-        places = set()
-        try:
-            while ahead is not None:
-                message = ahead.result()
-                place = message[0][:2]
-                # After a cut of the connection, a message may come again.
-                is_new = place not in places
-                places.add(place)
-                left -= sum(part.nbytes for _, _, part in message) if is_new else 0
-                ahead = self._in_thread() if left > 0 else None
-                if is_new:
-                    yield message
-        finally:
-            if ahead is not None:
-                ahead.exception()  # it ends before it can take a message of the next answer
-
-    def _in_thread(self) -> "concurrent.futures.Future[Any]":
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-
-        def work() -> None:
-            fulfil(future, partial(self._next, timing.TIMING.answer_s))
-
-        run_in_thread(work)
-        return future
+        end = self._place + first.messages
+        while self._place < end:
+            left = end - self._place - len(self._came)
+            while len(self._calls) < min(AHEAD, left):
+                deadline = Deadline(AHEAD * timing.TIMING.answer_s)  # those before it come first
+                self._calls.append(self._queues.take_in_thread(self._key, ANSWER, deadline))
+            yield self._next(timing.TIMING.answer_s)
 
     def _next(self, seconds: float) -> Any:
         """Return the next message of the answer."""
-        deadline = Deadline(seconds)
-        while True:
-            number, message = self._queues.take(self._key, ANSWER, deadline)
-            if number != self._number:
-                continue  # the rest of an earlier answer
-            if isinstance(message, Failed):
-                raise WeightsError(f"the node that it follows: {message.reason}")
-            return message
+        wait = self._wait("the rest of a version from", seconds)
+        while self._place not in self._came:
+            if not self._calls:
+                number, place, message = self._queues.take(self._key, ANSWER, wait.deadline)
+            elif ends_in_time(self._calls[0], wait):
+                number, place, message = self._calls.popleft().result()
+            else:
+                raise ShoalTimeoutError(f"{self._queues.label} sent nothing for {seconds:g} s")
+            # Others are the rest of an earlier answer, or came twice after a cut of the connection.
+            if number == self._number and place >= self._place:
+                self._came[place] = message
+        self._place += 1
+        message = self._came.pop(self._place - 1)
+        if isinstance(message, Failed):
+            raise WeightsError(f"the node that it follows: {message.reason}")
+        return message
+
+    def _wait(self, awaited: str, seconds: float) -> LongWait:
+        name, label = self._store.name, self._queues.label
+        return LongWait(
+            lambda: f"{describe_self()}: {name} wait for {awaited} {label}", Deadline(seconds)
+        )

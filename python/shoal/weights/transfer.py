@@ -6,7 +6,8 @@ gives the version the number that it has where it was published.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+import time
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import WeightsCorruptError, WeightsError
-from shoal.queues.protocol import ONE
+from shoal.queues.protocol import ONE, Future
 from shoal.shm.shared_files.mapping import copy_into
 from shoal.weights import timing
 from shoal.weights.description import Entries, names_of
@@ -25,8 +26,10 @@ from shoal.weights.store import HUGE_SHARE, Store
 from shoal.weights.version import FilePart, Version
 
 __all__ = [
+    "AHEAD",
     "ANSWER",
     "ASKS",
+    "FarQueues",
     "Head",
     "SourceQueues",
     "StaleBaseError",
@@ -42,6 +45,9 @@ ASKS = "asks"
 ANSWER = ONE._replace(again=False)
 """The wish for a message of an answer; it ends if the process that was asked dies."""
 
+AHEAD = 4
+"""Number of messages of an answer that are received at once, so that the network never stands still."""
+
 _MESSAGE = 4 * PIECE
 """Maximum number of bytes of a message, whose pieces the receiver hashes."""
 
@@ -54,6 +60,19 @@ class SourceQueues(Protocol):
 
     def take(self, key: str, want: Any, deadline: Deadline | None) -> Any:
         """Take an item."""
+
+
+class FarQueues(SourceQueues, Protocol):
+    """The queues of a source on another node.
+
+    Attributes:
+        label: The source, in messages.
+    """
+
+    label: str
+
+    def take_in_thread(self, key: str, want: Any, deadline: Deadline) -> Future:
+        """Take an item in another thread; cancelled, it ends soon."""
 
 
 class StaleBaseError(WeightsError):
@@ -69,6 +88,7 @@ class Head(NamedTuple):
         sizes: The number of bytes of each block.
         digests: The digest of each block; None for one that has none.
         sent: The numbers of the blocks that follow.
+        messages: The number of messages that follow.
     """
 
     version: Version
@@ -76,6 +96,7 @@ class Head(NamedTuple):
     sizes: tuple[int, ...]
     digests: tuple[bytes | None, ...]
     sent: tuple[int, ...]
+    messages: int
 
 
 Bytes = tuple[int, int, Any]
@@ -111,12 +132,16 @@ def send(snapshot: Snapshot, held: Collection[bytes]) -> Iterator[Head | list[By
         if digest is None or digest not in held
     ]
     sizes = tuple(block.size for block in description.blocks)
-    yield Head(snapshot.version, description.entries, sizes, description.digests, tuple(sent))
-    yield from in_messages(
-        (number, np.frombuffer(cast(memoryview, snapshot.block(number)), np.uint8))
-        for number in sent
-        if sizes[number]
+    messages = list(
+        in_messages(
+            (number, np.frombuffer(cast(memoryview, snapshot.block(number)), np.uint8))
+            for number in sent
+            if sizes[number]
+        )
     )
+    about = snapshot.version, description.entries, sizes, description.digests, tuple(sent)
+    yield Head(*about, len(messages))
+    yield from messages
 
 
 def in_messages(blocks: Iterable[tuple[int, Any]]) -> Iterator[list[Bytes]]:
@@ -168,13 +193,16 @@ def receive(store: Store, messages: Iterator[Any]) -> Version:
         placement = Placement(layout, FilePart(*head.version), shared)
         store.retire(store.control.keep - 1, newest)
         file = store.take_file(placement.frame.nbytes)
+        start = time.monotonic()
         try:
-            file.fill(_copier(head, placement, messages), HUGE_SHARE)
+            _copy(head, placement, messages, file.memory)
             os.link(file.path, store.path_of("v", head.version))
+            store.control.note(head.version)
+            store.retire(store.control.keep, head.version)
+            # Last: readers wait for the version, and its way took long.
+            file.make_huge_pages(HUGE_SHARE * (time.monotonic() - start))
         finally:
             store.put_back(file)
-        store.control.note(head.version)
-        store.retire(store.control.keep, head.version)
     return head.version
 
 
@@ -201,37 +229,30 @@ def _shared(store: Store, newest: Version | None, head: Head) -> dict[int, tuple
     return found
 
 
-def _copier(
-    head: Head, placement: Placement, messages: Iterator[list[Bytes]]
-) -> Callable[[memoryview], None]:
-    """Return the function that copies the bytes that arrive, and compares them with the digests."""
+def _copy(
+    head: Head, placement: Placement, messages: Iterator[list[Bytes]], memory: memoryview
+) -> None:
+    """Copy the bytes that arrive, and compare them with the digests."""
     starts = dict(placement.copied)
-
-    def copy(memory: memoryview) -> None:
-        left = sum(head.sizes[number] for number in head.sent)
-        pieces: dict[int, list[bytes]] = {}
-        while left > 0:
-            plain, hashed = [], []
-            for number, at, part in next(messages):
-                start = starts[number] + at
-                if head.digests[number] is None:
-                    plain.append((start, part))
-                else:
-                    target = memory[start : start + part.nbytes]
-                    hashed.append((number, target, part))
-                left -= part.nbytes
-            copy_into(memory, plain)
-            # Hashed at once, while the next message is received.
-            made = copy_pieces([(target, part) for _, target, part in hashed])
-            for (number, _, _), digests in zip(hashed, made, strict=True):
-                pieces.setdefault(number, []).extend(digests)
-        for number, digests in pieces.items():
-            if digest_of_pieces(digests) != head.digests[number]:
-                names = ", ".join(map(repr, names_of(head.entries, number)))
-                raise WeightsCorruptError(
-                    f"version {head.version}: the bytes of {names} have changed on their way"
-                )
-        kept = {number: digest for number, digest in enumerate(head.digests) if digest is not None}
-        copy_into(memory, placement.frame.parts(kept))
-
-    return copy
+    pieces: dict[int, list[bytes]] = {}
+    for message in messages:
+        plain, hashed = [], []
+        for number, at, part in message:
+            start = starts[number] + at
+            if head.digests[number] is None:
+                plain.append((start, part))
+            else:
+                hashed.append((number, memory[start : start + part.nbytes], part))
+        copy_into(memory, plain)
+        # Hashed at once, while the next message is received.
+        made = copy_pieces([(target, part) for _, target, part in hashed])
+        for (number, _, _), digests in zip(hashed, made, strict=True):
+            pieces.setdefault(number, []).extend(digests)
+    for number, digests in pieces.items():
+        if digest_of_pieces(digests) != head.digests[number]:
+            names = ", ".join(map(repr, names_of(head.entries, number)))
+            raise WeightsCorruptError(
+                f"version {head.version}: the bytes of {names} have changed on their way"
+            )
+    kept = {number: digest for number, digest in enumerate(head.digests) if digest is not None}
+    copy_into(memory, placement.frame.parts(kept))

@@ -81,17 +81,22 @@ class PayloadFile:
     def fill(self, copy: Callable[[memoryview], None], share: float = 1.0) -> None:
         """Let a function copy into the memory, then spend some time on making huge pages.
 
-        The kernel may need far longer than the copy to find huge pages, even for one of them. So a large
-        file gets them over several writes, and none in some writes after one that took long.
-
         Args:
             copy: Copies into the memory of the file.
-            share: Time for huge pages, as a share of the time of all copies.
+            share: Time for huge pages, as a share of the time of the copy.
         """
         start = time.monotonic()
         copy(self.memory)
+        self.make_huge_pages(share * (time.monotonic() - start))
+
+    def make_huge_pages(self, seconds: float) -> None:
+        """Spend some time on making huge pages; readers may use the file meanwhile.
+
+        The kernel may need far longer than a copy to find huge pages, even for one of them. So a large
+        file gets them over several writes, and none in some writes after one that took long.
+        """
+        self._spare_s += seconds
         now = time.monotonic()
-        self._spare_s += share * (now - start)
         while self._huge + HUGE_PAGE <= self.capacity and self._spare_s > 0:
             worth = use_huge_page(self.memory, self._huge)
             self._huge = self._huge + HUGE_PAGE if worth else self.capacity
