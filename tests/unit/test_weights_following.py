@@ -1,5 +1,6 @@
 """A node that follows the one of the publisher: what its readers see, and what is sent."""
 
+import itertools
 from functools import partial
 
 import pytest
@@ -143,7 +144,7 @@ def test_an_error_of_the_home_is_told_and_tried_again(nodes, caplog):
     nodes.follow(far, Wrong(nodes._own))
     nodes.publish({"a": 1})
     assert read(far)["a"] == 1
-    assert "the node that it follows: ShoalValueError: timeout='soon'" in caplog.text
+    assert "the node that it follows, the source: ShoalValueError: timeout='soon'" in caplog.text
 
 
 def test_a_source_that_fails_within_a_version_is_asked_again_at_once(
@@ -161,7 +162,17 @@ def test_a_source_that_fails_within_a_version_is_asked_again_at_once(
     monkeypatch.setattr(following, "send", send_half)
     nodes.publish({"a": torch.ones(10 * MIB)})
     assert nodes.read()["a"].sum() == 10 * MIB
-    assert "the node that it follows: OSError: no memory" in caplog.text
+    assert "the node that it follows, the source: OSError: no memory" in caplog.text
+
+
+def test_a_source_that_sends_no_more_of_a_version_is_named(nodes, timing, monkeypatch, caplog):
+    timing("weights", answer_s=0.1)
+    monkeypatch.setattr(following, "send", lambda *args: itertools.islice(send(*args), 3))
+    nodes.publish({"a": torch.ones(10 * MIB)})
+    waiting = in_thread(nodes.read)
+    until(lambda: "the weights 'policy': the source sent no message for 0.4 s" in caplog.text)
+    monkeypatch.setattr(following, "send", send)
+    assert waiting.result(DEADLINE_S)["a"].sum() == 10 * MIB
 
 
 @pytest.mark.parametrize("epochs", [1, 2])

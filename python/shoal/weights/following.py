@@ -154,7 +154,9 @@ def _answer(store: Store, queues: SourceQueues, ask: Ask) -> None:
 
     def put(message: Any) -> None:
         nonlocal place
-        queues.put(ask.to, (ask.number, place, message), 0, Deadline(timing.TIMING.answer_s))
+        # All that are on their way share the network.
+        deadline = Deadline(AHEAD * timing.TIMING.answer_s)
+        queues.put(ask.to, (ask.number, place, message), 0, deadline)
         place += 1
 
     try:
@@ -258,7 +260,6 @@ class _Follower:
         store, control = self._store, self._store.control
         self._number += 1
         self._place = 0
-        self._came.clear()
         held = frozenset() if self._whole else frozenset(digests_held(store))
         seen = max(control.known, control.seen)
         ask = Ask(self._key, self._number, control.packed, seen, held, seconds)
@@ -284,6 +285,7 @@ class _Follower:
                     call.cancel()
                 while self._calls:  # they must not take messages of the next answer
                     ends_in_time(self._calls.pop(), self._wait("the end of calls to", math.inf))
+                self._came.clear()
 
     def _all(self, first: Head) -> Iterator[Any]:
         """Yield the messages of a version; while one is used, the next ones are received."""
@@ -292,28 +294,35 @@ class _Follower:
         while self._place < end:
             left = end - self._place - len(self._came)
             while len(self._calls) < min(AHEAD, left):
-                deadline = Deadline(AHEAD * timing.TIMING.answer_s)  # those before it come first
+                deadline = Deadline(AHEAD * timing.TIMING.answer_s)
                 self._calls.append(self._queues.take_in_thread(self._key, ANSWER, deadline))
-            yield self._next(timing.TIMING.answer_s)
+            # All that are on their way share the network.
+            yield self._next(AHEAD * timing.TIMING.answer_s)
 
     def _next(self, seconds: float) -> Any:
         """Return the next message of the answer."""
         wait = self._wait("the rest of a version from", seconds)
         while self._place not in self._came:
-            if not self._calls:
-                number, place, message = self._queues.take(self._key, ANSWER, wait.deadline)
-            elif ends_in_time(self._calls[0], wait):
-                number, place, message = self._calls.popleft().result()
-            else:
-                raise ShoalTimeoutError(f"{self._queues.label} sent nothing for {seconds:g} s")
+            try:
+                number, place, message = self._take(wait)
+            except ShoalTimeoutError:
+                text = f"{self._queues.label} sent no message for {seconds:g} s"
+                raise ShoalTimeoutError(text) from None
             # Others are the rest of an earlier answer, or came twice after a cut of the connection.
             if number == self._number and place >= self._place:
                 self._came[place] = message
         self._place += 1
         message = self._came.pop(self._place - 1)
         if isinstance(message, Failed):
-            raise WeightsError(f"the node that it follows: {message.reason}")
+            raise WeightsError(f"the node that it follows, {self._queues.label}: {message.reason}")
         return message
+
+    def _take(self, wait: LongWait) -> Any:
+        if not self._calls:
+            return self._queues.take(self._key, ANSWER, wait.deadline)
+        if not ends_in_time(self._calls[0], wait):
+            raise ShoalTimeoutError
+        return self._calls.popleft().result()
 
     def _wait(self, awaited: str, seconds: float) -> LongWait:
         name, label = self._store.name, self._queues.label

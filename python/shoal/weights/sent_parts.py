@@ -202,7 +202,7 @@ def send_part(
     finally:
         with contextlib.suppress(ShoalError):
             while answer is None:  # remove the bytes that the home has not taken
-                queues.take(sent.key, ANSWER, Deadline(0))
+                queues.take(sent.key, ONE, Deadline(0))
         with contextlib.suppress(ShoalError):
             queues.put(sent.key, _GONE, 0, Deadline(timing.TIMING.beat_s))
     if isinstance(answer, Exception):
