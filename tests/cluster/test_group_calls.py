@@ -22,7 +22,7 @@ class Ranked(Worker, ABC):
 
 class Echo(Ranked):
     class Number(int):
-        """A public class within a worker, which is no method of a group."""
+        """A public class within a worker, which is not a method of a group."""
 
     def rank(self):
         return int(self.Number(self._rank))

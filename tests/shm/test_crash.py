@@ -123,7 +123,7 @@ def test_with_leases_nothing_is_lost(session, crew):
                 first.append(("the rest", name))
         session.sweep()
 
-    # First, because a lease that nobody released would be a message that seems to be lost.
+    # First: a lease that nobody released looks like a lost message.
     assert_nothing_left(session, before)
     assert put - got.keys() == set(), "lost"
     assert got.keys() <= begun

@@ -139,7 +139,7 @@ def expected():
 
 
 def facts(value):
-    """The content of a value as plain data."""
+    """Return a value and its type as plain data."""
     if isinstance(value, torch.Tensor):
         name, wants = type(value).__name__, value.requires_grad
         return name, str(value.dtype), tuple(value.shape), wants, value.tolist()

@@ -91,11 +91,11 @@ impl<'a, F: Futex> Sweeper<'a, F> {
     }
 
     /// Cleans up after the participants for which `dead` returns true. Its answers must not change
-    /// during the sweep. [`Owner::NOBODY`] is dead whatever `dead` says.
+    /// during the sweep. [`Owner::NOBODY`] always counts as dead.
     ///
     /// No process may get the index of a dead participant before the sweep is over, and then only if
-    /// no descriptor names it. One still does if a living process is taking its message, or there
-    /// was no room to put a message back: the next sweep tries again.
+    /// no descriptor names it. One still does if a living process is taking its message, or a
+    /// message could not be put back: the next sweep tries again.
     ///
     /// # Errors
     ///
