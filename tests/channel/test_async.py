@@ -11,8 +11,8 @@ import time
 import pytest
 
 from shoal.errors import ShoalTimeoutError
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S, until
-from support.threads import in_thread
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 pytestmark = everywhere

@@ -6,8 +6,8 @@ from concurrent.futures import wait
 import pytest
 
 from shoal.errors import ChannelClosed
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S
-from support.threads import in_thread
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from shoal.errors import ChannelClosed, ShoalTimeoutError, ShoalValueError
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S
-from support.threads import in_thread
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 on_the_wire = pytest.mark.parametrize("transport", ["shm", "lane"], indirect=True)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from shoal.errors import ChannelMemoryError, ShoalTimeoutError
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S
-from support.threads import in_thread
 
 MB = 2**20
 BOUND = 4 * MB

@@ -14,9 +14,9 @@ from shoal.errors import (
     ShoalTimeoutError,
     ShoalValueError,
 )
+from support.in_thread import in_thread
 from support.items import Unloadable
 from support.processes import DEADLINE_S
-from support.threads import in_thread
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 

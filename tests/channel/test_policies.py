@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from shoal.errors import ChannelExistsError, ChannelFull, ShoalValueError
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S, until
-from support.threads import in_thread
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 

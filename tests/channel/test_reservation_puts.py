@@ -15,9 +15,9 @@ from shoal.errors import (
     ShoalTimeoutError,
     ShoalValueError,
 )
+from support.in_thread import in_thread
 from support.log_lines import once_logged
 from support.processes import DEADLINE_S, in_a_child, until
-from support.threads import in_thread
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 shared = pytest.mark.parametrize("transport", ["shm"], indirect=True)

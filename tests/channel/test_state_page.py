@@ -5,9 +5,9 @@ import pytest
 from shoal import deadline
 from shoal.errors import ShoalTimeoutError
 from shoal.state import hide_process, show_process
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S, in_a_child, until
 from support.state_pages import state_of, states, wait_of
-from support.threads import in_thread
 
 
 @pytest.fixture(autouse=True)

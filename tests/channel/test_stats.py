@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
+from support.in_thread import in_thread
 from support.log_lines import once_logged
 from support.processes import DEADLINE_S, until
-from support.threads import in_thread
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
 

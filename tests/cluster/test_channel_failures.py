@@ -22,9 +22,9 @@ from shoal import shm as memory
 from shoal.errors import ChannelClosed, PeerLostError, ShoalTimeoutError
 from support import channel_crew, shm_crew as crew
 from support.channel_peers import pid_of_actor
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S, until
 from support.shm_crew import Log, message, name_of, steps
-from support.threads import in_thread
 
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)
 over_a_lane = pytest.mark.parametrize("transport", ["lane"], indirect=True)

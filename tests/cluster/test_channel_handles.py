@@ -7,8 +7,8 @@ import pytest
 import ray
 
 from shoal import Channel
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S, in_a_child
-from support.threads import in_thread
 
 pytestmark = pytest.mark.ray
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)

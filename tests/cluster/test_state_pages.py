@@ -10,9 +10,9 @@ from shoal.cli.show_doctor import examine
 from shoal.errors import PeerLostError, ShoalError
 from shoal.observe import read_channels
 from shoal.state import find_jobs, read_pages, read_placements
+from support.in_thread import in_thread
 from support.processes import until
 from support.state_pages import state_of, wait_of
-from support.threads import in_thread
 
 pytestmark = pytest.mark.ray
 

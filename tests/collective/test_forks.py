@@ -9,8 +9,8 @@ import pytest
 
 from shoal import shm
 from support.collective_crew import Crew, collective
+from support.in_thread import in_thread
 from support.processes import in_a_child, run_program
-from support.threads import in_thread
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 

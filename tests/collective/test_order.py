@@ -11,7 +11,7 @@ import pytest
 from shoal.errors import ShoalTimeoutError, TransportError
 from shoal.queues import shared
 from support import payload_kinds as kinds
-from support.threads import in_thread
+from support.in_thread import in_thread
 
 pytestmark = pytest.mark.process
 

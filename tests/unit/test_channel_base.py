@@ -15,7 +15,7 @@ import pytest
 import shoal
 from shoal.channel import DEFAULT_KEY, Channel
 from shoal.errors import ChannelClosed, ChannelEmpty
-from support.fast_path import Slow, Stop, Stopping, fast, queue
+from support.core_calls import Slow, Stop, Stopping, fast, queue
 
 __all__ = ["fast", "queue"]
 

@@ -7,8 +7,8 @@ import pytest
 
 from shoal.deadline import Deadline
 from shoal.errors import ChannelFull, ShoalTimeoutError
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S, until
-from support.threads import in_thread
 
 MB = 2**20
 

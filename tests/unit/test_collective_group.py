@@ -23,7 +23,7 @@ from support.group_steps import (
     three_ways,
     three_ways_back,
 )
-from support.threads import in_thread
+from support.in_thread import in_thread
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 

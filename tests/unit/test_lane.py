@@ -21,9 +21,9 @@ from shoal.queues.lane import HeldLeases
 from shoal.queues.protocol import ONE
 from support.certificates import Authority
 from support.channel_actor import held_up
+from support.in_thread import in_thread
 from support.items import Acts
 from support.processes import DEADLINE_S, until
-from support.threads import in_thread
 
 TLS_VARIABLES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 

@@ -11,8 +11,8 @@ from shoal.deadline import Deadline
 from shoal.errors import ChannelClosed, PeerLostError
 from shoal.queues.protocol import ONE
 from support.cutting_relay import VanishingRelay
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S, until
-from support.threads import in_thread
 
 KEY = bytes(range(32))
 

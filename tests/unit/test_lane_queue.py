@@ -21,9 +21,9 @@ from shoal.errors import (
 )
 from shoal.shm.keys import canonical
 from support.certificates import Authority
+from support.in_thread import in_thread
 from support.items import Ends, Unloadable
 from support.processes import DEADLINE_S, in_a_child, until
-from support.threads import in_thread
 
 KEY = bytes(range(32))
 

@@ -23,7 +23,7 @@ from shoal.transport.torch.accelerator import (
 )
 from shoal.transport.torch.ipc import describe_handles, device_index, receive_by_ipc, send_by_ipc
 from shoal.transport.torch.store import listen_on
-from support.threads import in_thread
+from support.in_thread import in_thread
 
 torch = pytest.importorskip("torch")
 

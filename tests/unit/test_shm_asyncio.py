@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import ChannelClosed, ShoalTimeoutError, ShoalTypeError, ShoalValueError
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S
-from support.threads import in_thread
 
 SHORT_S = 0.05
 

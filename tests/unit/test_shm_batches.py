@@ -14,9 +14,9 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
+from support.in_thread import in_thread
 from support.items import Unloadable
 from support.processes import DEADLINE_S
-from support.threads import in_thread
 
 SHORT_S = 0.05
 

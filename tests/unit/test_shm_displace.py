@@ -8,8 +8,8 @@ import pytest
 from shoal.errors import ChannelClosed, ChannelFull, ShoalTypeError
 from shoal.queues.settings import DROPPING
 from shoal.queues.shared import put_now
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S
-from support.threads import in_thread
 
 
 def dropped(session):

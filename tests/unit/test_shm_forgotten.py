@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import ChannelExistsError, ShoalTimeoutError
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S, in_a_child, until
-from support.threads import in_thread
 
 pytestmark = pytest.mark.nightly
 

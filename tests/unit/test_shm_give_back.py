@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from shoal.errors import ChannelClosed, ChannelEmpty, ShoalValueError
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S, in_a_child, killed
-from support.threads import in_thread
 
 
 def test_it_is_delivered_again_at_the_end_to_any_consumer(session):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from shoal.errors import ChannelDecodeError, ShoalTypeError, ShoalValueError
+from support.in_thread import in_thread
 from support.items import Unloadable
 from support.processes import DEADLINE_S, until
-from support.threads import in_thread
 
 
 @pytest.fixture

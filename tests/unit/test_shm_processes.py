@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from shoal.errors import ChannelClosed, ShoalTimeoutError, ShoalValueError
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S, in_a_child, kernel_state, killed, until
-from support.threads import in_thread
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 

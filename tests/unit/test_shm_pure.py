@@ -32,8 +32,8 @@ from shoal.errors import (
     ShoalTimeoutError,
 )
 from shoal.long_wait_hooks import remarks_on
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S
-from support.threads import in_thread
 
 LARGE = np.zeros(100_000, "u1")
 

@@ -20,9 +20,9 @@ from shoal.errors import (
     ShoalValueError,
 )
 from shoal.shm.refusals import Refusal
+from support.in_thread import in_thread
 from support.items import Ends, Unloadable
 from support.processes import DEADLINE_S
-from support.threads import in_thread
 
 SHORT_S = 0.05
 

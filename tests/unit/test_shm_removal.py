@@ -18,8 +18,8 @@ from shoal.errors import (
     ShoalValueError,
 )
 from shoal.shm.keys import canonical
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S
-from support.threads import in_thread
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 

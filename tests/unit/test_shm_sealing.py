@@ -3,8 +3,8 @@
 import pytest
 
 from shoal.errors import ChannelClosed
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S
-from support.threads import in_thread
 
 
 def test_all_queues_refuse_puts_and_what_they_hold_can_still_be_taken(session):

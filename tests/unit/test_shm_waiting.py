@@ -19,8 +19,8 @@ from shoal.errors import (
     ShoalTypeError,
 )
 from shoal.shm.refusals import Refusal, timeout_text
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S
-from support.threads import in_thread
 
 MIB = 2**20
 # Longer than two slices of a wait.

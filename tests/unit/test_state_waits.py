@@ -13,9 +13,9 @@ from shoal.errors import ShoalTimeoutError
 from shoal.queues.wait import long_wait, result_of
 from shoal.state import calling, hide_process, show_process
 from shoal.work import AsyncCollWork, AsyncWork
+from support.in_thread import in_thread
 from support.processes import until
 from support.state_pages import outline, state_of, states, wait_of
-from support.threads import in_thread
 
 NO_LIMIT = Deadline(math.inf)
 

@@ -14,8 +14,8 @@ from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, ShoalValueError, WorkerGroupError
 from shoal.testing import local_cluster
 from shoal.worker import failures
+from support.in_thread import in_thread
 from support.processes import run_program, until
-from support.threads import in_thread
 
 TWO = NodePlacementStrategy([0, 0])
 

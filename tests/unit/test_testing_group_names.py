@@ -12,8 +12,8 @@ from shoal.errors import NameTakenError, ShoalTimeoutError, ShoalValueError, Wor
 from shoal.manager import WorkerManager
 from shoal.process import ProcessId
 from shoal.worker import WorkerGroup, names
+from support.in_thread import in_thread
 from support.processes import until
-from support.threads import in_thread
 
 TWO = NodePlacementStrategy([0, 0])
 

@@ -10,7 +10,7 @@ from shoal.deadline import Deadline
 from shoal.errors import ShoalTimeoutError, ShoalTypeError, ShoalValueError, TransportError
 from shoal.transport.torch.framing import PACK_BYTES, PART_BYTES, SMALL_BYTES, parts
 from shoal.transport.torch.pair import TorchPair
-from support.threads import in_thread
+from support.in_thread import in_thread
 from support.torch_peer import (
     IP,
     LIMIT_S,

@@ -13,8 +13,8 @@ from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalTimeoutError, TransportError
 from shoal.transport.torch.pair import TorchPair
 from shoal.transport.torch.store import server_at
+from support.in_thread import in_thread
 from support.processes import until
-from support.threads import in_thread
 from support.torch_peer import (
     IP,
     LIMIT_S,

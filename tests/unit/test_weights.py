@@ -24,8 +24,8 @@ from shoal.weights import Version
 from shoal.weights.control import publisher_lock
 from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S, in_a_child, until
-from support.threads import in_thread
 
 torch = pytest.importorskip("torch")
 

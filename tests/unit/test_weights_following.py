@@ -17,8 +17,8 @@ from shoal.weights import Version, following
 from shoal.weights.following import serve, source_of
 from shoal.weights.layout import StateLayout
 from shoal.weights.transfer import ASKS, send
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S, until
-from support.threads import in_thread
 from support.weights_nodes import Counted
 
 torch = pytest.importorskip("torch")

@@ -25,8 +25,8 @@ from shoal.weights.part_names import VersionPart
 from shoal.weights.parts import publish_part
 from shoal.weights.sent_parts import send_part
 from shoal.weights.transfer import ASKS
+from support.in_thread import in_thread
 from support.processes import DEADLINE_S, until
-from support.threads import in_thread
 
 torch = pytest.importorskip("torch")
 sharded = pytest.importorskip("support.fake_sharded_tensors")

@@ -13,7 +13,7 @@ import pytest
 from shoal import Worker
 from shoal._pure.shm.worker_base import WorkerBase
 from shoal.errors import ChannelDecodeError, ShoalValueError
-from support.fast_path import Slow, Stop, Stopping, fast, queue
+from support.core_calls import Slow, Stop, Stopping, fast, queue
 
 __all__ = ["fast", "queue"]
 FOR_EVER = math.inf
