@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from shoal.bootstrap import reaper
+from support.processes import until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -43,19 +44,12 @@ def reapers(pid):
     return [p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[-3::2] == tail]
 
 
-def wait_until(condition, limit=15.0):
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end, "the deadline passed"
-        time.sleep(0.05)
-
-
 def test_agents_and_marked_processes_end_after_the_raylet(raylet):
     reaper.start_reaper("raylet", raylet.pid)
     marked = subprocess.Popen(["sleep", "60"], env={"RAY_RAYLET_PID": str(raylet.pid)})
     stranger = subprocess.Popen(["sleep", "60"], env={"RAY_RAYLET_PID": f"{raylet.pid}0"})
     try:
-        wait_until(lambda: reapers(raylet.pid))
+        until(lambda: reapers(raylet.pid))
         time.sleep(0.5)
         assert marked.poll() is None  # nothing happens while the raylet lives
         assert raylet.agent.is_running()
@@ -63,8 +57,8 @@ def test_agents_and_marked_processes_end_after_the_raylet(raylet):
         begin = time.monotonic()
         marked.wait(timeout=15)
         assert time.monotonic() - begin > 2  # it had time to end by itself
-        wait_until(lambda: not raylet.agent.is_running())
-        wait_until(lambda: not reapers(raylet.pid))
+        until(lambda: not raylet.agent.is_running())
+        until(lambda: not reapers(raylet.pid))
         assert stranger.poll() is None
     finally:
         for process in (marked, stranger):
@@ -74,13 +68,13 @@ def test_agents_and_marked_processes_end_after_the_raylet(raylet):
 
 def test_the_reaper_is_independent_and_ends_when_nothing_is_left(raylet):
     reaper.start_reaper("raylet", raylet.pid)
-    wait_until(lambda: reapers(raylet.pid))
+    until(lambda: reapers(raylet.pid))
     (running,) = reapers(raylet.pid)
     assert running.pid not in {child.pid for child in psutil.Process().children(recursive=True)}
     assert os.getsid(running.pid) != os.getsid(0)
     raylet.agent.kill()
     raylet.kill()
-    wait_until(lambda: not reapers(raylet.pid))
+    until(lambda: not reapers(raylet.pid))
 
 
 # A worker that starts programs in every way; prints its own process id and theirs.
@@ -126,7 +120,7 @@ def test_programs_started_by_a_killed_worker_are_ended(tmp_path):
         _, alive = psutil.wait_procs(programs, timeout=15)
         assert alive == []
         assert asked.exists()  # it could end by itself
-        wait_until(lambda: not reapers(own.pid))
+        until(lambda: not reapers(own.pid))
         assert stranger.poll() is None
     finally:
         worker.stdout.close()
@@ -145,10 +139,10 @@ ctypes.CDLL(None).pthread_exit(None)
 
 def test_a_process_lives_as_long_as_one_of_its_threads():
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", HALF_DEAD]) as process:
-        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
         assert reaper._identify(process.pid)
         process.kill()
-        wait_until(lambda: not reaper._identify(process.pid))
+        until(lambda: not reaper._identify(process.pid))
 
 
 # Its main thread ends when it is asked to, and its variables with it; another one, with its input.
@@ -172,7 +166,7 @@ def test_a_process_that_has_lost_its_variables_is_awaited_until_it_has_ended():
             target=reaper._end_all, args=(set(), f"{mark}=1", 30.0), kwargs={"asks": True}
         )
         ending.start()
-        wait_until(lambda: not reaper._marked(f"{mark}=1".encode()))
+        until(lambda: not reaper._marked(f"{mark}=1".encode()))
         time.sleep(0.5)  # several looks
         assert ending.is_alive()
         assert process.poll() is None

@@ -9,7 +9,7 @@ from shoal.errors import ChannelClosed, ChannelFull, ShoalTypeError
 from shoal.queues.settings import DROPPING
 from shoal.queues.shared import put_now
 from support.in_thread import in_thread
-from support.processes import DEADLINE_S
+from support.processes import DEADLINE_S, until
 
 
 def dropped(session):
@@ -76,8 +76,7 @@ def test_a_put_that_waits_for_room_is_woken(session):
     queue = session.queue("a", maxsize=1)
     queue.put(0)
     put = in_thread(queue.put, 1)
-    while not queue.displace():
-        pass
+    until(queue.displace)
     put.result(DEADLINE_S)
     assert queue.get(timeout=0) == 1
 

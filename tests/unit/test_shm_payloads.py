@@ -32,7 +32,7 @@ from shoal.shm.shared_files import (
     withdraw,
 )
 from shoal.shm.shared_files.names import FileName, LinkName, key_of, parse
-from support.processes import DEADLINE_S
+from support.processes import DEADLINE_S, until
 
 ME = own_process()
 
@@ -281,10 +281,7 @@ def test_free_files_are_given_back_after_a_while(place, timing):
     time.sleep(0.2)
     assert len(bases(place)) == 1  # the file is in use
     del kept
-    end = time.monotonic() + DEADLINE_S
-    while bases(place):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: not bases(place))
     writer.close()
 
 
