@@ -444,7 +444,7 @@ class MachineOfRLinf(Machine):
 
     async def _async_generate_group(self, group):
         self.generated.append(group)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.05)  # so that the end of the step is asked for meanwhile
         if group.name == "broken":
             raise RuntimeError("the engine failed")
         self.status_manager.mark_done(group)
