@@ -127,6 +127,21 @@ def test_a_wait_for_all_ranks_logs_the_first_failure_at_once(pair, log):
     assert caught.value.ranks == (0,)
 
 
+def test_a_wait_rests_while_it_leaves_time_to_the_ranks_that_have_not_failed(
+    pair, timing, monkeypatch
+):
+    timing("deadline", first_logs_s=(0.0, 60.0))  # a line is due
+    timing("worker", grace_s=0.3)
+    looks, await_end = [], failures.GroupCall.await_end
+    monkeypatch.setattr(
+        failures.GroupCall, "await_end", lambda *args: looks.append(await_end(*args))
+    )
+    with pytest.raises(WorkerGroupError, match="pair rank 1 still ran"):
+        pair.fail_on_0().wait()
+    assert len(looks) < 10
+    pair.go_on().wait()
+
+
 def test_a_failure_after_a_wait_that_timed_out_is_logged(pair, log):
     call = pair.execute_on(0).fail_later()
     with pytest.raises(ShoalTimeoutError):

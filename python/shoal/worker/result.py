@@ -96,8 +96,10 @@ class WorkerGroupFuncResult:
                 if deadline.expired:
                     raise timed_out(call.name, self._peers(pending), deadline)
                 self._check_ray()
-                call.await_end(failures, min(log.step(at_most), timing.TIMING.recheck_s))
-                if math.isinf(at_most):  # otherwise it ends within the grace
+                # Within the grace, which ends by itself, no line is due.
+                step = log.step() if math.isinf(at_most) else min(at_most, deadline.remaining)
+                call.await_end(failures, min(step, timing.TIMING.recheck_s))
+                if math.isinf(at_most):
                     log.tick()
             return self._values(deadline)
 
