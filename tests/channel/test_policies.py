@@ -85,6 +85,18 @@ def test_drop_oldest_keeps_the_newest_in_order(channel, key):
 
 
 @everywhere
+def test_drop_oldest_drops_all_that_is_over_the_bound(channel, key):
+    one = channel(maxsize=2, policy="drop_oldest")
+    one.put_many([1, 2], key=key)
+    lease = one.get(key=key, lease=True)
+    one.put(3, key=key)
+    lease.give_back()
+    assert one.qsize(key) == 3
+    one.put(4, key=key)
+    assert one.drain(key) == [1, 4]
+
+
+@everywhere
 def test_keep_latest_drops_every_earlier_item(channel, key):
     one = channel(maxsize=3, policy="keep_latest")
     one.put_many([0, 1, 2], key=key)

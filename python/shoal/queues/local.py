@@ -222,7 +222,8 @@ class LocalQueues(Queues):
         if len(queue.items) >= limit:
             if policy not in DROPPING:
                 raise NotYet(self._refusal(queue))
-            for _ in range(len(queue.items) if policy == "keep_latest" else 1):
+            kept = 0 if policy == "keep_latest" else limit - 1
+            while len(queue.items) > kept:  # more than one, if items were given back
                 queue.pop()
         queue.append(item)
         queue.num_put += 1
