@@ -95,20 +95,42 @@ def test_tensors_are_compared_whatever_their_strides_and_views(snapshot_of):
 
 def test_a_dict_of_tensors_and_arrays_is_loaded_in_place(snapshot_of):
     snapshot = snapshot_of(
-        {"net": {"w": torch.ones(3), "same": torch.zeros(2)}, "a": np.arange(3.0), "step": 7}
+        {
+            "net": {"w": torch.ones(3), "same": torch.zeros(2)},
+            "a": np.arange(3.0),
+            "whole": np.array([1.7]),
+            "step": 7,
+        }
     )
     target = {
         "net": {"w": torch.zeros(3, dtype=torch.float64), "same": torch.zeros(2)},
         "a": np.zeros(3, np.float32),
+        "whole": np.zeros(1, np.int64),
         "step": 0,
     }
     weight = target["net"]["w"]
     report = snapshot.load_into(target)
-    assert report.loaded == ("net.w", "a", "step")
+    assert report.loaded == ("net.w", "a", "whole", "step")
     assert report.unchanged == ("net.same",)
     assert weight.tolist() == [1, 1, 1]
     assert target["a"].tolist() == [0, 1, 2]
-    assert target["step"] == 7
+    assert (target["whole"][0], target["step"]) == (1, 7)
+
+
+def test_an_array_that_cannot_be_written_to_is_refused_before_any_write(snapshot_of):
+    target = {"a": np.zeros(1), "b": np.zeros(1)}
+    target["b"].flags.writeable = False
+    with pytest.raises(
+        ShoalValueError, match="'b' is an array that cannot be written to in the target"
+    ):
+        snapshot_of({"a": np.ones(1), "b": np.ones(1)}).load_into(target)
+    assert target["a"][0] == 0
+
+
+def test_small_values_that_hold_arrays_are_compared(snapshot_of):
+    snapshot = snapshot_of({"t": (np.ones(2), 1)})
+    assert snapshot.diff({"t": (np.ones(2), 1)}) == ()
+    assert snapshot.diff({"t": (np.zeros(2), 1)}) == ("t",)
 
 
 class Fused(torch.nn.Module):

@@ -94,7 +94,7 @@ class Exchange:
         """Send an object, with or without tensors in it.
 
         Args:
-            object: Anything that can be pickled. A tuple of tensors arrives as a list.
+            object: Anything that can be pickled. A tuple of tensors, or an empty one, arrives as a list.
             dst_group_name: The receiver's group.
             dst_rank: Its rank; a list is a path to a worker below another.
             async_op: Return an `AsyncWork` at once; arrays and tensors must not change until it is

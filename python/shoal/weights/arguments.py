@@ -69,9 +69,7 @@ def checked_version(given: Any, argument: str) -> Version:
     except TypeError:
         version = Version(-1, -1)
     if not all(type(part) is int and part >= 0 for part in version):
-        raise ShoalValueError(
-            f"{argument}={given!r}: expected a version, such as snapshot.version, or None"
-        )
+        raise ShoalValueError(f"{argument}={given!r}: expected a version, such as snapshot.version")
     return version
 
 

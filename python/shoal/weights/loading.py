@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from shoal import pickling
 from shoal.errors import ShoalValueError
 from shoal.weights.layout import flattened
 
@@ -149,6 +150,8 @@ def _check(snapshot: Loadable, parts: Mapping[str, Any], *, strict: bool) -> Non
             theirs = _shown_shape(snapshot[name].shape)
         if ours != theirs:
             problems.append(f"{name!r} has {theirs}, and {ours} in the target")
+        elif isinstance(part, np.ndarray) and not part.flags.writeable:
+            problems.append(f"{name!r} is an array that cannot be written to in the target")
     if strict:
         missing, unexpected = _one_sided(snapshot, parts)
         if missing:
@@ -203,7 +206,17 @@ def _same(ours: Any, theirs: Any) -> bool:
         return _is_same_tensor(ours, theirs)
     if isinstance(theirs, np.ndarray):
         return _is_same_array(ours, theirs)
-    return type(ours) is type(theirs) and bool(ours == theirs)
+    if type(ours) is not type(theirs):
+        return False
+    try:
+        return bool(ours == theirs)
+    except Exception:  # noqa: BLE001  (whatever it is, as of two tuples of arrays)
+        return _pickled(ours) == _pickled(theirs)
+
+
+def _pickled(value: Any) -> tuple[bytes, list[bytes]]:
+    data, buffers = pickling.dumps(value)
+    return data, list(map(bytes, buffers))
 
 
 def _is_same_tensor(ours: Any, theirs: "torch.Tensor") -> bool:
@@ -245,7 +258,7 @@ def _copy(source: Any, part: Any, target: Any, name: str) -> None:
             part.copy_(torch.as_tensor(source.copy()) if isinstance(source, np.ndarray) else source)
     elif isinstance(part, np.ndarray):
         values = source.cpu() if hasattr(source, "cpu") else source  # it may be on a GPU
-        np.copyto(part, values, casting="same_kind")
+        np.copyto(part, values, casting="unsafe")  # as torch does
     else:
         *above, last = name.split(".")
         holder = target

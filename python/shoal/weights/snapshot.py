@@ -95,9 +95,10 @@ class Snapshot(Mapping[str, Any]):
     def load_into(self, target: Any, *, strict: bool = True) -> LoadReport:
         """Copy the tensors and arrays into a module, or into a dict of tensors and arrays.
 
-        Names and shapes are checked before anything is written; values are cast to the dtypes of
-        the target. A module is loaded by its `load_state_dict`, so its hooks run; afterwards its
-        values are compared with the snapshot if it has any. Small values of the snapshot that the
+        Names and shapes are checked before anything is written, but not those of a module with
+        hooks, which may change them; values are cast to the dtypes of the target. A module is loaded
+        by its `load_state_dict`, so its hooks run; afterwards its values are compared with the
+        snapshot if it has any. Small values of the snapshot that the
         target does not have are ignored.
 
         Args:
