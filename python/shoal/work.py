@@ -361,11 +361,18 @@ class AsyncCollWork(AsyncWork):
             raise ShoalValueError("AsyncCollWork([]): expected at least one work")
         super().__init__(None, " and ".join(work.what for work in works))
         self._works = list(works)
-        self._open = len(works)
-        self._lock = threading.Lock()
+        left, lock = [self] * len(works), threading.Lock()
+
+        def one_done(_: Future) -> None:
+            with lock:
+                whole = left.pop()  # with the last one, the works refer no more to what has them
+                if left:
+                    return
+            in_turn(functools.partial(fulfil, whole.future, whole._results))  # noqa: SLF001  (same class)
+
         for work in self._works:
             work.seen = True
-            work.future.add_done_callback(self._one_done)
+            work.future.add_done_callback(one_done)
 
     def awaited(self) -> Sequence[str]:
         """Return the processes that the works wait for."""
@@ -406,13 +413,6 @@ class AsyncCollWork(AsyncWork):
         self.future.cancel()
         for work in self._works:
             work.abandon()
-
-    def _one_done(self, _: Future) -> None:
-        with self._lock:
-            self._open -= 1
-            if self._open:
-                return
-        in_turn(functools.partial(fulfil, self.future, self._results))
 
     def _results(self) -> Any:
         # Not `work.result()`: no caller has received the results yet.
