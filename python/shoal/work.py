@@ -287,7 +287,7 @@ class AsyncFuncWork(AsyncWork):
     ) -> None:
         name = getattr(func, "__qualname__", repr(func))
         super().__init__(None, f"the function {name}")
-        self._func = functools.partial(func, self) if pass_self else func
+        self._func, self._pass_self = func, pass_self
         self._args, self._kwargs = args, kwargs
         self._ran = [0.0]
         self._payload_s = 0.0
@@ -313,9 +313,8 @@ class AsyncFuncWork(AsyncWork):
     def __call__(self) -> None:
         """Run the function in this thread; its error becomes the error of the work."""
         # `_timed` does not receive the work, so that a traceback cannot keep the work alive.
-        fulfil(
-            self.future, functools.partial(_timed, self._func, self._args, self._kwargs, self._ran)
-        )
+        func = functools.partial(self._func, self) if self._pass_self else self._func
+        fulfil(self.future, functools.partial(_timed, func, self._args, self._kwargs, self._ran))
         self.previous = None
 
     def start_after(self, previous: Future) -> None:

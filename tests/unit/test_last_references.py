@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from shoal.work import AsyncCollWork, AsyncWork
+from shoal.work import AsyncCollWork, AsyncFuncWork, AsyncWork
 from support.processes import until
 
 
@@ -28,3 +28,12 @@ def test_the_results_of_combined_works():
     gone = weakref.ref(whole.wait()[0])
     del part, parts, whole
     until(lambda: gone() is None)
+
+
+@pytest.mark.parametrize("pass_self", [False, True])
+def test_the_result_of_a_function(pass_self):
+    work = AsyncFuncWork(lambda *_: Large(), pass_self=pass_self)
+    work()
+    gone = weakref.ref(work.wait())
+    del work
+    assert gone() is None
