@@ -2,9 +2,13 @@
 
 import gc
 import weakref
+from concurrent.futures import Future
 
 import pytest
 
+from shoal.collective.broadcast import _all_of
+from shoal.collective.outbox import _Sending
+from shoal.deadline import Deadline
 from shoal.work import AsyncCollWork, AsyncFuncWork, AsyncWork
 from support.processes import until
 
@@ -36,4 +40,14 @@ def test_the_result_of_a_function(pass_self):
     work()
     gone = weakref.ref(work.wait())
     del work
+    assert gone() is None
+
+
+def test_the_object_of_an_asynchronous_broadcast_at_its_source():
+    put, send = Future(), _Sending("message", Deadline(60), TimeoutError)
+    send.follow(put, lambda error, _: error)
+    whole = _all_of(Large(), [(send, None)], [])
+    put.set_result(None)
+    gone = weakref.ref(whole.result(timeout=0))
+    del put, send, whole
     assert gone() is None

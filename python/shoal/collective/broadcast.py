@@ -451,6 +451,7 @@ def _all_of(
         if next(left) > 0:
             return
         failed = [(sent, ref) for sent, ref in sends if sent.cancelled() or sent.exception()]
+        sends.clear()  # each of them refers to this function, and so to the object
         for _, reference in failed:
             _withdraw(reference)
         if any(sent.cancelled() for sent, _ in failed):

@@ -93,6 +93,7 @@ class _Sending(Sent, Asking):
             self.end()
 
     def _end_with(self, translate: Translate, put: Future) -> None:
+        self._put = None  # which refers to this, and so to what waits for this
         error = self._lost if put.cancelled() else put.exception()
         if error is not None:
             self.fail(lambda: translate(error, self.deadline))
