@@ -8,6 +8,7 @@ import pytest
 
 from shoal.collective.broadcast import _all_of
 from shoal.collective.outbox import _Sending
+from shoal.collective.pending_receive import PendingReceive
 from shoal.deadline import Deadline
 from shoal.work import AsyncCollWork, AsyncFuncWork, AsyncWork
 from support.processes import until
@@ -50,4 +51,13 @@ def test_the_object_of_an_asynchronous_broadcast_at_its_source():
     put.set_result(None)
     gone = weakref.ref(whole.result(timeout=0))
     del put, send, whole
+    assert gone() is None
+
+
+def test_the_tensor_of_a_receive_that_was_cancelled():
+    tensor = Large()
+    receive = PendingReceive(print, None, None, Deadline(60), TimeoutError, tensor)
+    receive.cancel()
+    gone = weakref.ref(tensor)
+    del receive, tensor
     assert gone() is None

@@ -99,6 +99,13 @@ class Pending(Future):
             self._attempt = None  # it refers to the item
             self.set_running_or_notify_cancel()
 
+    def cancel(self) -> bool:
+        """Same as for every future; drops the item, or the tensor to receive into."""
+        cancelled = super().cancel()
+        if cancelled:
+            self._attempt = None
+        return cancelled
+
     def wait_until_due(self) -> None:
         """Wait in this thread until its time has come, or until it has ended."""
         with self._condition:
