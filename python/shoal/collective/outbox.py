@@ -80,15 +80,15 @@ class _Sending(Sent, Asking):
     def give_up(self, error: BaseException) -> None:
         """Fail the send, unless the message is sent already."""
         self._lost = error
-        if self._put is not None:
-            self._put.cancel()
+        if (put := self._put) is not None:  # read once: another thread may forget it
+            put.cancel()
         elif self.withdraw(lambda: error):
             self.fail(lambda: error)
 
     def ask(self) -> None:
         """Cancel a send that no thread has begun, or its put."""
-        if self._put is not None:
-            self._put.cancel()
+        if (put := self._put) is not None:
+            put.cancel()
         elif self.withdraw():
             self.end()
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from shoal import pickling
 from shoal.errors import ShoalValueError
 from shoal.weights.layout import flattened
 
@@ -70,9 +69,19 @@ def load(snapshot: Loadable, target: Any, *, strict: bool) -> LoadReport:
     _check(snapshot, parts, strict=strict)
     had = _had(snapshot, parts)
     torn = _torn(snapshot, had, strict=strict)
-    for name, part in parts.items():
-        if had.get(name) in {"loaded", "unchanged"}:
-            _copy(snapshot[name], part, target, name)
+    written = {name: parts[name] for name, kind in had.items() if kind in {"loaded", "unchanged"}}
+    fixed = [
+        name
+        for name, part in written.items()
+        if isinstance(part, np.ndarray) and not part.flags.writeable
+    ]
+    if fixed:
+        raise ShoalValueError(
+            f"load_into: {snapshot!r}: nothing was loaded: the target's arrays {_shown(fixed)} cannot "
+            "be written to"
+        )
+    for name, part in written.items():
+        _copy(snapshot[name], part, target, name)
     return _report(snapshot, parts, had, torn)
 
 
@@ -150,8 +159,6 @@ def _check(snapshot: Loadable, parts: Mapping[str, Any], *, strict: bool) -> Non
             theirs = _shown_shape(snapshot[name].shape)
         if ours != theirs:
             problems.append(f"{name!r} has {theirs}, and {ours} in the target")
-        elif isinstance(part, np.ndarray) and not part.flags.writeable:
-            problems.append(f"{name!r} is an array that cannot be written to in the target")
     if strict:
         missing, unexpected = _one_sided(snapshot, parts)
         if missing:
@@ -208,15 +215,11 @@ def _same(ours: Any, theirs: Any) -> bool:
         return _is_same_array(ours, theirs)
     if type(ours) is not type(theirs):
         return False
-    try:
-        return bool(ours == theirs)
-    except Exception:  # noqa: BLE001  (whatever it is, as of two tuples of arrays)
-        return _pickled(ours) == _pickled(theirs)
-
-
-def _pickled(value: Any) -> tuple[bytes, list[bytes]]:
-    data, buffers = pickling.dumps(value)
-    return data, list(map(bytes, buffers))
+    if isinstance(ours, (list, tuple)):  # of arrays perhaps, which `==` does not compare
+        return len(ours) == len(theirs) and all(map(_same, ours, theirs))
+    if isinstance(ours, Mapping):
+        return ours.keys() == theirs.keys() and all(_same(ours[key], theirs[key]) for key in ours)
+    return bool(ours == theirs)
 
 
 def _is_same_tensor(ours: Any, theirs: "torch.Tensor") -> bool:
@@ -258,7 +261,9 @@ def _copy(source: Any, part: Any, target: Any, name: str) -> None:
             part.copy_(torch.as_tensor(source.copy()) if isinstance(source, np.ndarray) else source)
     elif isinstance(part, np.ndarray):
         values = source.cpu() if hasattr(source, "cpu") else source  # it may be on a GPU
-        np.copyto(part, values, casting="unsafe")  # as torch does
+        are_numbers = {part.dtype.kind, np.asarray(values).dtype.kind} <= set("biufc")
+        # Numbers are cast as torch does.
+        np.copyto(part, values, casting="unsafe" if are_numbers else "same_kind")
     else:
         *above, last = name.split(".")
         holder = target
