@@ -268,6 +268,13 @@ def test_sizes_are_read_from_any_placement():
 def test_impossible_or_missing_sizes_are_refused():
     with pytest.raises(ClusterConfigError, match="actor_world_size=3, actor_dp_size=2"):
         JobSizes(8, actor=(3, 2))
+    for size in (1, (1,), ("2", "1"), (2.0, 1.0)):
+        with pytest.raises(ClusterConfigError, match=r"actor=.*numbers of its GPUs and instances"):
+            JobSizes(8, actor=size)
+    with pytest.raises(ClusterConfigError, match="num_gpus='8': expected an integer"):
+        JobSizes("8", actor=(2, 1))
+    with pytest.raises(ShoalValueError, match=r"total_gpus='8'.*expected integers"):
+        get_valid_dp_sizes(job(8, 4, 24), "8", 1)
     with pytest.raises(ClusterConfigError, match="did you mean 'actor'"):
         JobSizes(8, actor=(2, 1)).size_of("acter")
 

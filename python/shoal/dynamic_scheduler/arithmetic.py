@@ -1,6 +1,7 @@
 """The scheduler's decisions as pure functions: how many instances go, and which groups move."""
 
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 from shoal.dynamic_scheduler.messages import count_tasks
@@ -30,7 +31,7 @@ def get_valid_dp_sizes(cfg: Any, total_gpus: int, model_parallel_size_with_cp: i
 
     Raises:
         ClusterConfigError: The rows of an iteration do not divide among the training steps.
-        ShoalValueError: A size is not positive.
+        ShoalValueError: A size is not a positive integer.
 
     Example:
         >>> algorithm = {"group_size": 8, "n_minibatches": 4}
@@ -38,10 +39,11 @@ def get_valid_dp_sizes(cfg: Any, total_gpus: int, model_parallel_size_with_cp: i
         >>> get_valid_dp_sizes(job, 8, 1)
         [1, 2, 3, 6]
     """
-    if total_gpus < 1 or model_parallel_size_with_cp < 1:
+    given: tuple[Any, ...] = (total_gpus, model_parallel_size_with_cp)
+    if not all(isinstance(count, Integral) and count >= 1 for count in given):
         raise ShoalValueError(
-            f"total_gpus={total_gpus}, model_parallel_size_with_cp={model_parallel_size_with_cp}: "
-            "expected integers, at least 1"
+            f"total_gpus={total_gpus!r}, model_parallel_size_with_cp="
+            f"{model_parallel_size_with_cp!r}: expected integers, at least 1"
         )
     group_size = number(cfg, "algorithm.group_size")
     steps = number(cfg, "algorithm.n_minibatches")

@@ -1,7 +1,9 @@
 """Read the settings of the scheduler: keys of a configuration, sizes of a placement."""
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from shoal.errors import ClusterConfigError
@@ -128,6 +130,9 @@ class JobSizes:
         num_gpus: Number of GPUs of the cluster.
         sizes: World size and number of instances of each component.
 
+    Raises:
+        ClusterConfigError: A size is not an integer, or the sizes of a component are impossible.
+
     Example:
         >>> sizes = JobSizes(8, actor=(2, 1), rollout=(4, 4), inference=(2, 1))
         >>> sizes.rollout_dp_size
@@ -135,10 +140,11 @@ class JobSizes:
     """
 
     def __init__(self, num_gpus: int, **sizes: tuple[int, int]) -> None:
+        total: Any = num_gpus  # typed, but it comes from a user
+        if not isinstance(total, Integral):
+            raise ClusterConfigError(f"num_gpus={shown(num_gpus)}: expected an integer")
         self.num_gpus = num_gpus
-        self._sizes = {name: ComponentSize(*size) for name, size in sizes.items()}
-        for name, size in self._sizes.items():
-            _check(name, size)
+        self._sizes = {name: _checked(name, size) for name, size in sizes.items()}
 
     @property
     def components(self) -> list[str]:
@@ -225,10 +231,16 @@ def _count_gpus(placement: Any, names: list[str]) -> int:
     return len(ranks)
 
 
-def _check(name: str, size: ComponentSize) -> None:
-    world, instances = size.world_size, size.dp_size
+def _checked(name: str, size: Any) -> ComponentSize:
+    try:
+        world, instances = map(operator.index, size)
+    except (TypeError, ValueError):
+        raise ClusterConfigError(
+            f"{name}={shown(size)}: expected the numbers of its GPUs and instances, such as (4, 2)"
+        ) from None
     if instances < 1 or world < instances or world % instances:
         raise ClusterConfigError(
             f"{name}_world_size={world}, {name}_dp_size={instances}: expected at least one "
             "instance, and a world size that is a multiple of the number of instances"
         )
+    return ComponentSize(world, instances)
