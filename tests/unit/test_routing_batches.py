@@ -96,6 +96,9 @@ def test_sizes_that_are_not_all_rows_are_an_error_that_names_both(make, sizes):
     with pytest.raises(ShoalValueError, match=r"sum exactly|0 or more rows") as caught:
         split_batch(data, sizes)
     assert str(sizes) in str(caught.value)
+    for wrong in (3, None, [1.5, 1.5]):
+        with pytest.raises(ShoalValueError, match="expected a list of integers, the rows of each"):
+            split_batch(data, wrong)
 
 
 def test_the_part_of_a_dict_with_other_rows_is_named():

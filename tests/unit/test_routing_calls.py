@@ -271,6 +271,8 @@ def test_a_split_fn_that_leaves_a_piece_out_is_an_error(rollout):
     channel = Plain()
     with pytest.raises(ShoalValueError, match="split_fn returned 1 pieces"):
         rollout[0].send_to("env", channel, [1, 2], split_fn=lambda data, sizes: [data])
+    with pytest.raises(ShoalValueError, match="split_fn returned a NoneType: expected a list"):
+        rollout[0].send_to("env", channel, [1, 2], split_fn=lambda data, sizes: None)
     assert channel.held() == {}
 
 

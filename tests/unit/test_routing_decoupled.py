@@ -49,6 +49,7 @@ def test_sizes_of_pieces(arguments, sizes):
             r"queue_size 5 should be less than \(dst_world_size 8 // src_world_size 2\)",
         ),
         ((30, 4, 8, 0), r"batch_size \(30\) must be divisible by .*dst_world_size \(8\)"),
+        ((32, 2, 8, "1"), r"queue_size \('1'\) must be an integer"),
         ((-8, 2, 4, 0), r"batch_size \(-8\) must be 0 or more"),
         # Whole pieces would leave rows out.
         ((12, 2, 3), r"dst_world_size \(3\) must be divisible by src_world_size \(2\).* \(12\)"),
@@ -78,6 +79,7 @@ def test_the_index_of_a_message(parts, text):
     assert _build_channel_message(*parts) == text
     assert split_channel_message(text) == parts
     assert _build_channel_message(3, 0, None, None) == "3_0_None_default"
+    assert _build_channel_message(3, 0, 1, "obs") == "3_0_1_obs"
 
 
 @pytest.mark.parametrize(
@@ -140,6 +142,7 @@ def test_an_answer_in_another_mode_is_an_error():
         send_plan(tag_batch_router=recorded, mode="eval")
     assert len(send_plan(tag_batch_router=recorded, mode="train").entries) == 2
     assert len(send_plan(tag_batch_router=["0_0_None_obs"] * 2, mode="train").entries) == 2
+    assert len(send_plan(tag_batch_router=["0_0_1_obs"] * 2, mode=1).entries) == 2
 
 
 @pytest.mark.parametrize(("batch_size", "rows"), [(32, 8), (None, None)])

@@ -51,6 +51,7 @@ def test_ranks_exchange_the_rows_that_belong_to_both(sources, destinations, fact
         (4.5, 1, 1, r"batch_size \(4\.5\) must be an integer"),
         (4, 0, 1, r"src_world_size \(0\) must be 1 or more"),
         (4, 1, 0, r"dst_world_size \(0\) must be 1 or more"),
+        (4, "1", 1, r"src_world_size \('1'\) must be 1 or more, and an integer"),
     ],
 )
 @pytest.mark.parametrize("function", [CommMapper.get_dst_ranks, CommMapper.get_src_ranks])
@@ -62,11 +63,11 @@ def test_invalid_sizes_are_an_error_in_both_directions(
     assert isinstance(caught.value, ShoalValueError)
 
 
-@pytest.mark.parametrize("rank", [2, -1])
+@pytest.mark.parametrize("rank", [2, -1, "1", 1.0])
 def test_a_rank_that_does_not_exist_is_an_error(rank):
-    with pytest.raises(AssertionError, match=rf"src_rank \({rank}\) must be in \[0, 2\)\."):
+    with pytest.raises(AssertionError, match=rf"src_rank \({rank!r}\) must be in \[0, 2\)\."):
         CommMapper.get_dst_ranks(8, 2, 2, rank)
-    with pytest.raises(AssertionError, match=rf"dst_rank \({rank}\) must be in \[0, 2\)\."):
+    with pytest.raises(AssertionError, match=rf"dst_rank \({rank!r}\) must be in \[0, 2\)\."):
         CommMapper.get_src_ranks(8, 2, 2, rank)
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shoal.errors import ShoalValueError
+from shoal.errors import ShoalTypeError, ShoalValueError
 from shoal.pickling import is_tensor
 
 __all__ = [
@@ -82,7 +82,12 @@ def split_batch(data: Any, split_sizes: Sequence[int]) -> list[Any]:
         ShoalValueError: The sizes do not sum exactly to the rows of every part of the batch, or a
             part has an unsupported type.
     """
-    sizes = [operator.index(size) for size in split_sizes]
+    try:
+        sizes = [operator.index(size) for size in split_sizes]
+    except TypeError:
+        raise ShoalTypeError(
+            f"split sizes {split_sizes!r}: expected a list of integers, the rows of each piece"
+        ) from None
     if any(size < 0 for size in sizes):
         raise ShoalValueError(f"split sizes {sizes}: expected 0 or more rows for each piece")
     return _split(data, sizes, "data")

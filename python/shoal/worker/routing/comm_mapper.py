@@ -1,6 +1,8 @@
 """`CommMapper`: which ranks of two groups exchange rows of one batch, and how many."""
 
 import operator
+from numbers import Integral
+from typing import Any
 
 from shoal.errors import ShoalValueError
 
@@ -76,6 +78,9 @@ class CommMapper:
         """
         for name, size in (("src_world_size", src_world_size), ("dst_world_size", dst_world_size)):
             _check_world_size(name, size)
+        wanted: Any = queue_size  # typed, but it comes from a user
+        if not isinstance(wanted, Integral):
+            raise ShoalValueError(f"queue_size ({queue_size!r}) must be an integer.")
         larger = max(src_world_size, dst_world_size)
         rows = _row_count(batch_size)
         if rows % larger:
@@ -111,10 +116,10 @@ def _checked(batch_size: int, src_world_size: int, dst_world_size: int) -> int:
 
 
 def _overlaps(
-    rows: int, own_world_size: int, peer_world_size: int, own_rank: int, name: str
+    rows: int, own_world_size: int, peer_world_size: int, own_rank: Any, name: str
 ) -> list[tuple[int, int]]:
-    if not 0 <= own_rank < own_world_size:
-        raise ShoalValueError(f"{name} ({own_rank}) must be in [0, {own_world_size}).")
+    if not isinstance(own_rank, Integral) or not 0 <= own_rank < own_world_size:
+        raise ShoalValueError(f"{name} ({own_rank!r}) must be in [0, {own_world_size}).")
     if not rows:
         return []
     own, peer = rows // own_world_size, rows // peer_world_size
@@ -135,6 +140,6 @@ def _row_count(batch_size: int) -> int:
     return rows
 
 
-def _check_world_size(name: str, size: int) -> None:
-    if size < 1:
-        raise ShoalValueError(f"{name} ({size}) must be 1 or more.")
+def _check_world_size(name: str, size: Any) -> None:
+    if not isinstance(size, Integral) or size < 1:
+        raise ShoalValueError(f"{name} ({size!r}) must be 1 or more, and an integer.")

@@ -43,7 +43,7 @@ def _build_channel_message(
     Raises:
         ShoalValueError: The mode contains an underscore, so that its end would be ambiguous.
     """
-    if mode is not None and "_" in mode:
+    if mode is not None and "_" in str(mode):
         raise ShoalValueError(
             f"mode={mode!r}: expected no underscore, which ends the mode in the index of a message "
             "of decoupled mode; a tag may hold some"
@@ -123,7 +123,7 @@ def decoupled_build_send_plan(
         _check_answerable(len(sizes), len(tag_batch_router), tag, sizes[0])
         for rows, index in zip(sizes, tag_batch_router, strict=False):
             dst_rank, _, recorded_mode, recorded_tag = split_channel_message(index)
-            if mode and recorded_mode not in (mode, "None"):
+            if mode and recorded_mode not in (str(mode), "None"):
                 raise ShoalValueError(
                     f"mode={mode!r}: the message {index!r} that is answered has the mode "
                     f"{recorded_mode!r}; pass that one, or none"

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from shoal.collective import CollectiveGroupOptions
-from shoal.errors import ShoalValueError
+from shoal.errors import ShoalTypeError, ShoalValueError
 from shoal.futures import done
 from shoal.work import AsyncRouteWork, AsyncWork
 from shoal.worker.routing import (
@@ -215,6 +215,10 @@ class _Cut:
         """Cut the data into pieces of these sizes."""
         if self._split_fn is not None:
             shards = self._split_fn(self._data, sizes)
+            if not hasattr(shards, "__len__"):
+                raise ShoalTypeError(
+                    f"split_fn returned a {type(shards).__name__}: expected a list of pieces"
+                )
             if len(shards) != len(sizes):
                 raise ShoalValueError(
                     f"split_fn returned {len(shards)} pieces for the sizes {sizes}: expected one "
