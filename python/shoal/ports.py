@@ -11,6 +11,7 @@ import random
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from shoal.errors import LockError, ShoalValueError
 
@@ -54,7 +55,10 @@ def hold_port(
         ShoalValueError: `max_port_num` is not a port number of 1024 or more.
         LockError: No acceptable port is free.
     """
-    if max_port_num is not None and not _FIRST_PORT <= max_port_num <= _MAX_PORT:
+    limit_given: Any = max_port_num  # typed, but it comes from a user
+    if limit_given is not None and (
+        not isinstance(limit_given, int) or not _FIRST_PORT <= limit_given <= _MAX_PORT
+    ):
         raise ShoalValueError(
             f"max_port_num={max_port_num!r}: expected {_FIRST_PORT} to {_MAX_PORT}"
         )

@@ -61,9 +61,9 @@ def test_a_port_is_within_the_limit():
     assert Cluster.find_free_port(20_000) <= 20_000
 
 
-@pytest.mark.parametrize("limit", [0, 1023, 65_536, -1])
+@pytest.mark.parametrize("limit", [0, 1023, 65_536, -1, "5000", 5000.5])
 def test_an_invalid_limit_is_refused(limit):
-    with pytest.raises(ShoalValueError, match=f"max_port_num={limit}.*1024 to 65535"):
+    with pytest.raises(ShoalValueError, match=f"max_port_num={limit!r}.*1024 to 65535"):
         hold_port(limit)
 
 
