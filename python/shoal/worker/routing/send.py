@@ -215,9 +215,10 @@ class _Cut:
         """Cut the data into pieces of these sizes."""
         if self._split_fn is not None:
             shards = self._split_fn(self._data, sizes)
-            if not hasattr(shards, "__len__"):
+            given: Any = shards  # typed, but it comes from a user
+            if not hasattr(given, "__len__"):
                 raise ShoalTypeError(
-                    f"split_fn returned a {type(shards).__name__}: expected a list of pieces"
+                    f"split_fn returned a {type(given).__name__}: expected a list of pieces"
                 )
             if len(shards) != len(sizes):
                 raise ShoalValueError(
