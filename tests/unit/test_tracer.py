@@ -1,6 +1,7 @@
 """`Tracer`: the lines that its calls write, the forms of `trace_func`, and what it never does."""
 
 import asyncio
+import functools
 import json
 import threading
 import time
@@ -88,16 +89,24 @@ def test_the_forms_of_the_decorator(tracer, path):
     def f4():
         return 4
 
+    f5 = Tracer.trace_func(functools.partial(pow, 2))
     assert (f1.__name__, f1.__doc__, f1(1)) == ("f1", "Documented.", 1)
     assert asyncio.iscoroutinefunction(f2)
     assert asyncio.run(f2(2)) == 2
     with pytest.raises(KeyError, match="f3"):
         f3()
     assert f4() == 4
+    assert f5(3) == 8
     found = [(e["ph"], e["name"], e["cat"], e["tid"]) for e in lines(path)[1:]]
     assert found == [
         (phase, name, cat, "main")
-        for name, cat in (("f1", "default"), ("f2", "catx"), ("f3", "default"), ("f4", "caty"))
+        for name, cat in (
+            ("f1", "default"),
+            ("f2", "catx"),
+            ("f3", "default"),
+            ("f4", "caty"),
+            ("partial", "default"),
+        )
         for phase in "BE"
     ]
 

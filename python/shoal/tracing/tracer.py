@@ -263,7 +263,7 @@ class Tracer(Manager):
 
     @classmethod
     def _traced(cls, function: F, cat: str) -> F:
-        name = function.__name__
+        name = getattr(function, "__name__", type(function).__name__)  # a `partial` has none
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
