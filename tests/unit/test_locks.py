@@ -100,6 +100,11 @@ def test_the_steps_of_three_workers():
         await c
         with pytest.raises(IndexError, match=r"device 7 does not exist.*accelerators 0 to 2"):
             await locks.acquire_devices(A, [7])
+        for call in (locks.acquire_devices, locks.release_devices):
+            with pytest.raises(
+                ShoalValueError, match="worker_address='a:0': expected a WorkerAddress"
+            ):
+                await call("a:0", [0])
         await locks.acquire_devices(A, [])
         await locks.release_devices(A, [])
         await locks.acquire_devices(A, [0, 0])

@@ -74,10 +74,11 @@ class DeviceLockManager(Manager):
             timeout: Limit in seconds; None for the default, 0 to take only what is free.
 
         Raises:
+            ShoalTypeError: `worker_address` is not a `WorkerAddress`, or a rank not an integer.
             PlacementIndexError: The cluster has no such device.
             ShoalTimeoutError: The devices were not free in time; the error names their holders.
         """
-        owner = _owner(worker_address.get_name(), caller)
+        owner = _owner(_name_of(worker_address), caller)
         devices = self._checked(accel_ids)
         deadline = Deadline(timeout)
         if (owner, number) in self._cancelled:
@@ -120,14 +121,14 @@ class DeviceLockManager(Manager):
             PlacementIndexError: The cluster has no such device.
         """
         self._checked(accel_ids)
-        owner = _owner(worker_address.get_name(), caller)
+        owner = _owner(_name_of(worker_address), caller)
         self._table.release(owner, map(int, accel_ids), number)
 
     async def cancel_acquire(
         self, worker_address: WorkerAddress, number: int, *, caller: Caller | None = None
     ) -> None:
         """End a take that is not wanted any more: it waits, was granted, or arrives later."""
-        owner = _owner(worker_address.get_name(), caller)
+        owner = _owner(_name_of(worker_address), caller)
         if not self._table.cancel(owner, number):
             self._cancelled[owner, number] = None
             if len(self._cancelled) > _OVERTAKEN:
@@ -140,7 +141,7 @@ class DeviceLockManager(Manager):
 
         Both are empty if it does not wait.
         """
-        owner = _owner(worker_address.get_name(), caller)
+        owner = _owner(_name_of(worker_address), caller)
         return self._table.explain(self._table.find(owner, number))
 
     async def release_all_devices(self, worker_name: str) -> None:
@@ -268,6 +269,16 @@ class WorkerDeviceLock:
     async def release(self, worker_address: WorkerAddress) -> None:
         """Give the device back; see `DeviceLockManager.release_devices`."""
         await self._manager.release_devices(worker_address, [0])
+
+
+def _name_of(worker_address: Any) -> str:
+    if not hasattr(worker_address, "get_name"):
+        raise ShoalTypeError(
+            f"worker_address={worker_address!r}: expected a WorkerAddress, such as "
+            "worker.worker_address or WorkerAddress.from_name('trainer:0')"
+        )
+    name: str = worker_address.get_name()
+    return name
 
 
 def _owner(worker_name: str, caller: Caller | None) -> Owner:
