@@ -111,6 +111,23 @@ def test_the_forms_of_the_decorator(tracer, path):
     ]
 
 
+def test_the_decorator_above_a_class_method_or_a_static_method(tracer, path):
+    class Env:
+        @Tracer.trace_func
+        @classmethod
+        def make(cls, value):
+            return cls.__name__, value
+
+        @Tracer.trace_func("io")
+        @staticmethod
+        def read(value):
+            return value
+
+    assert (Env.make(1), Env().make(2)) == (("Env", 1), ("Env", 2))
+    assert (Env.read(3), Env().read(4)) == (3, 4)
+    assert shorts(path) == ["B make", "E make"] * 2 + ["B read", "E read"] * 2
+
+
 def test_record_writes_what_json_can_hold_until_the_file_is_closed(path):
     tracer = Tracer(str(path))
     tracer.record({"name": "é"})

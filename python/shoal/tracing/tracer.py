@@ -256,10 +256,16 @@ class Tracer(Manager):
         It is used as `@Tracer.trace_func`, with parentheses, or with a category:
         `@Tracer.trace_func("io")`, `@Tracer.trace_func(cat="io")`.
         """
-        if callable(func_or_cat):
-            return cls._traced(func_or_cat, cat)
+        if callable(func_or_cat) or isinstance(func_or_cat, classmethod):
+            return cls._decorated(func_or_cat, cat)
         chosen = cat if func_or_cat is None else func_or_cat
-        return lambda function: cls._traced(function, chosen)
+        return lambda function: cls._decorated(function, chosen)
+
+    @classmethod
+    def _decorated(cls, function: Any, cat: str) -> Any:
+        if isinstance(function, (classmethod, staticmethod)):
+            return type(function)(cls._traced(function.__func__, cat))
+        return cls._traced(function, cat)
 
     @classmethod
     def _traced(cls, function: F, cat: str) -> F:
