@@ -40,7 +40,7 @@ def get_valid_dp_sizes(cfg: Any, total_gpus: int, model_parallel_size_with_cp: i
         [1, 2, 3, 6]
     """
     given: tuple[Any, ...] = (total_gpus, model_parallel_size_with_cp)
-    if not all(isinstance(count, Integral) and count >= 1 for count in given):
+    if not all(isinstance(count, Integral) for count in given) or min(given) < 1:
         raise ShoalValueError(
             f"total_gpus={total_gpus!r}, model_parallel_size_with_cp="
             f"{model_parallel_size_with_cp!r}: expected integers, at least 1"

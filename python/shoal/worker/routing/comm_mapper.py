@@ -118,7 +118,8 @@ def _checked(batch_size: int, src_world_size: int, dst_world_size: int) -> int:
 def _overlaps(
     rows: int, own_world_size: int, peer_world_size: int, own_rank: Any, name: str
 ) -> list[tuple[int, int]]:
-    if not isinstance(own_rank, Integral) or not 0 <= own_rank < own_world_size:
+    is_integer = isinstance(own_rank, Integral)
+    if not is_integer or not 0 <= own_rank < own_world_size:
         raise ShoalValueError(f"{name} ({own_rank!r}) must be in [0, {own_world_size}).")
     if not rows:
         return []
