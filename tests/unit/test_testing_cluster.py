@@ -388,6 +388,14 @@ def test_nodes_are_described_by_an_inventory():
         assert cluster.get_node_info(1).num_cpus == 64
 
 
+TWO_NODES = {"cluster": {"num_nodes": 2, "component_placement": {"sim": "0-15"}}}
+
+
+def test_a_configuration_uses_the_nodes_of_an_inventory():
+    with local_cluster(cluster_cfg=TWO_NODES, inventory="3x8") as cluster:
+        assert (cluster.num_nodes, cluster.num_accelerators) == (2, 16)
+
+
 def test_a_configuration_places_components():
     placement = {"sim": {"node_group": "node", "placement": "0-1"}}
     document = {"cluster": {"num_nodes": 2, "component_placement": placement}}
@@ -402,6 +410,7 @@ def test_a_configuration_places_components():
     [
         ({"num_nodes": 2, "accelerators": [1]}, "has 1 numbers for 2 nodes"),
         ({"num_nodes": 0}, "at least one node"),
+        ({"cluster_cfg": TWO_NODES, "inventory": "1x8"}, "has num_nodes: 2, and the inventory 1x8"),
         ({"num_nodes": 1, "inventory": "1x8"}, "either an inventory"),
     ],
 )

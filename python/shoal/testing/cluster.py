@@ -38,6 +38,7 @@ from shoal.worker import Worker
 __all__ = ["LocalCluster", "local_cluster"]
 
 _NAMESPACE = "shoal"
+_EITHER = "local_cluster: give either an inventory, or num_nodes and accelerators"
 
 
 @contextmanager
@@ -56,7 +57,7 @@ def local_cluster(
             for placement only.
         cluster_cfg: The configuration, as for `Cluster`.
         inventory: The nodes, as `shoal.plan` takes them (`2x8:H100/64cpu`); instead of `num_nodes`
-            and `accelerators`.
+            and `accelerators`. A configuration uses the first of them, as many as it wants.
 
     Yields:
         The cluster. Until the end of the block, `Cluster()` returns it as well.
@@ -120,6 +121,8 @@ class LocalCluster(Cluster):
                 f"{config.num_nodes}; give one of them"
             )
         count = num_nodes if config is None else config.num_nodes
+        if num_nodes is not None and inventory is not None:
+            raise ShoalValueError(_EITHER)
         nodes = _nodes(count, accelerators, inventory)
         prepare_stop()
         self._stack = ExitStack()
@@ -233,11 +236,15 @@ def _nodes(
     num_nodes: int | None, accelerators: int | Sequence[int], inventory: Any
 ) -> list[NodeInfo]:
     if inventory is not None:
-        if accelerators or num_nodes is not None:
+        if accelerators:
+            raise ShoalValueError(_EITHER)
+        found = read_inventory(inventory)
+        if num_nodes is not None and len(found.nodes) < num_nodes:
             raise ShoalValueError(
-                "local_cluster: give either an inventory, or num_nodes and accelerators"
+                f"local_cluster: the configuration has num_nodes: {num_nodes}, and the inventory "
+                f"{found.name} has {len(found.nodes)}"
             )
-        nodes = list(copy.deepcopy(read_inventory(inventory).nodes))
+        nodes = list(copy.deepcopy(found.nodes[:num_nodes]))
     else:
         if isinstance(accelerators, int):
             counts = [accelerators] * (1 if num_nodes is None else num_nodes)
