@@ -410,6 +410,9 @@ def test_a_configuration_places_components():
     [
         ({"num_nodes": 2, "accelerators": [1]}, "has 1 numbers for 2 nodes"),
         ({"num_nodes": 0}, "at least one node"),
+        ({"num_nodes": "2"}, "num_nodes='2': expected a whole number"),
+        ({"accelerators": 1.5}, "accelerators=1.5: expected a number"),
+        ({"accelerators": [8, "8"]}, "accelerators=.* a list with one for each node"),
         ({"cluster_cfg": TWO_NODES, "inventory": "1x8"}, "has num_nodes: 2, and the inventory 1x8"),
         ({"num_nodes": 1, "inventory": "1x8"}, "either an inventory"),
     ],

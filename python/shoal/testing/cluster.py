@@ -28,6 +28,7 @@ from shoal.net_emulation import (
 )
 from shoal.planner.inventory import read_inventory
 from shoal.ports import released_ports
+from shoal.problems import shown
 from shoal.testing import actors
 from shoal.testing.environ import environ_of_ranks
 from shoal.testing.runtime import IP, LocalRuntime
@@ -63,7 +64,7 @@ def local_cluster(
         The cluster. Until the end of the block, `Cluster()` returns it as well.
 
     Raises:
-        ShoalValueError: The arguments contradict each other.
+        ShoalValueError: An argument is invalid, or they contradict each other.
         ClusterError: This process has a cluster already.
     """
     with LocalCluster(
@@ -232,9 +233,8 @@ class LocalCluster(Cluster):
         ]
 
 
-def _nodes(
-    num_nodes: int | None, accelerators: int | Sequence[int], inventory: Any
-) -> list[NodeInfo]:
+def _nodes(num_nodes: Any, accelerators: Any, inventory: Any) -> list[NodeInfo]:
+    """Make the nodes; the arguments come from a user and may have any type."""
     if inventory is not None:
         if accelerators:
             raise ShoalValueError(_EITHER)
@@ -246,18 +246,21 @@ def _nodes(
             )
         nodes = list(copy.deepcopy(found.nodes[:num_nodes]))
     else:
-        if isinstance(accelerators, int):
-            counts = [accelerators] * (1 if num_nodes is None else num_nodes)
-        else:
-            counts = list(accelerators)
-            if num_nodes not in (None, len(counts)):
-                raise ShoalValueError(
-                    f"local_cluster: accelerators={counts!r} has {len(counts)} numbers for "
-                    f"{num_nodes} nodes"
-                )
-        if not counts or min(counts) < 0:
+        if num_nodes is not None and (type(num_nodes) is not int or num_nodes < 1):
             raise ShoalValueError(
-                "local_cluster: expected at least one node, and no number below 0"
+                f"local_cluster: num_nodes={num_nodes!r}: expected a whole number, at least one node"
+            )
+        several = isinstance(accelerators, Sequence) and not isinstance(accelerators, str)
+        counts = list(accelerators) if several else [accelerators] * (num_nodes or 1)
+        if not counts or any(type(count) is not int or count < 0 for count in counts):
+            raise ShoalValueError(
+                f"local_cluster: accelerators={shown(accelerators)}: expected a number from 0 on, "
+                "or a list with one for each node"
+            )
+        if num_nodes not in (None, len(counts)):
+            raise ShoalValueError(
+                f"local_cluster: accelerators={counts!r} has {len(counts)} numbers for "
+                f"{num_nodes} nodes"
             )
         nodes = list(read_inventory(",".join(map(str, counts))).nodes)
     shared = {name: os.environ[name] for name in PATH_LIKE_ENV_VARS if name in os.environ}
