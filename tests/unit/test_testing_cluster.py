@@ -81,6 +81,9 @@ class Counter(Worker):
     def devices(self):
         return os.environ.get("CUDA_VISIBLE_DEVICES"), self.global_accelerator_ids
 
+    def robot_ips(self):
+        return [info.config.robot_ip for info in self.hardware_infos]
+
     def set_variable(self, value):
         os.environ["TEST_OF_A_RANK"] = f"{value}-{self._rank}"
 
@@ -394,6 +397,17 @@ TWO_NODES = {"cluster": {"num_nodes": 2, "component_placement": {"sim": "0-15"}}
 def test_a_configuration_uses_the_nodes_of_an_inventory():
     with local_cluster(cluster_cfg=TWO_NODES, inventory="3x8") as cluster:
         assert (cluster.num_nodes, cluster.num_accelerators) == (2, 16)
+
+
+def test_a_node_has_the_robots_that_a_configuration_lists():
+    robot = {"type": "Franka", "configs": [{"node_rank": 1, "robot_ip": "10.0.0.1"}]}
+    arms = {"label": "arms", "node_ranks": 1, "hardware": robot}
+    placement = {"env": {"node_group": "arms", "placement": "0"}}
+    document = {"num_nodes": 2, "node_groups": [arms], "component_placement": placement}
+    with local_cluster(cluster_cfg=document) as cluster:
+        strategy = ComponentPlacement(document, cluster).get_strategy("env")
+        group = Counter.create_group().launch(cluster, strategy, name="env")
+        assert group.robot_ips().wait() == [["10.0.0.1"]]
 
 
 def test_a_configuration_places_components():

@@ -15,10 +15,11 @@ from shoal.cluster.allocate import Allocation, name_taken, resolve
 from shoal.cluster.env import PATH_LIKE_ENV_VARS
 from shoal.cluster.job import Job
 from shoal.cluster.stop import prepare_stop
-from shoal.config import load
+from shoal.config import ClusterConfig, load
 from shoal.context import current, set_context
 from shoal.deadline import observe_waits
 from shoal.errors import ClusterError, LaunchError, ShoalValueError
+from shoal.hardware import configured_hardware
 from shoal.manager import NodeManager
 from shoal.net_emulation import (
     NetEmulationManager,
@@ -136,6 +137,7 @@ class LocalCluster(Cluster):
     def _enter(self, nodes: list[NodeInfo], config: Any) -> None:
         stack, before = self._stack, current()
         stack.enter_context(released_ports())
+        _add_configured_hardware(nodes, config)
         groups = build_groups(nodes, config)
         manager = NodeManager(nodes, groups, config)
         port = manager.get_master_port()
@@ -269,6 +271,17 @@ def _nodes(num_nodes: Any, accelerators: Any, inventory: Any) -> list[NodeInfo]:
         node.node_ip = node.node_ip or IP
         node.default_env_vars = dict(shared)
     return nodes
+
+
+def _add_configured_hardware(nodes: list[NodeInfo], config: ClusterConfig | None) -> None:
+    """Give the nodes the robots that a configuration lists, without querying any."""
+    groups = (config.node_groups if config is not None else None) or []
+    pieces = [piece for group in groups if group.hardware for piece in group.hardware.configs]
+    for node in nodes:
+        own = [piece for piece in pieces if piece.node_rank == node.node_rank]
+        listed = {found.type: found for found in configured_hardware(node.node_rank, own)}
+        known = {found.type: found for found in node.hardware_resources}
+        node.hardware_resources = list((known | listed).values())
 
 
 def _undo(cls: type, *names: str) -> Callable[[], None]:
