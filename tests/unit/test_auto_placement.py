@@ -15,7 +15,7 @@ from shoal.auto_placement.curves import fit
 from shoal.auto_placement.profiles import read_profile
 from shoal.auto_placement.search import IN_TURN, PIPELINE, in_turn
 from shoal.cli.app import app
-from shoal.errors import ClusterConfigError, PlacementError, ShoalValueError
+from shoal.errors import ClusterConfigError, PlacementError, ShoalTypeError, ShoalValueError
 from shoal.planner import from_json, to_json
 
 
@@ -281,6 +281,17 @@ def test_an_impossible_placement_names_each_component():
         "  a can use 4-6 of them\n"
         "  b cannot use any number of them"
     )
+
+
+@pytest.mark.parametrize("gpus", ["8", 8.0, None, True])
+def test_a_number_of_gpus_of_a_wrong_type_is_named(gpus):
+    with pytest.raises(ShoalTypeError, match=f"num_gpus={gpus!r}: expected an integer"):
+        find_placement(reasoning(), gpus)
+
+
+def test_no_placement_fits_on_a_cluster_without_accelerators():
+    with pytest.raises(PlacementError, match="no placement fits on 0 GPUs"):
+        auto_place(reasoning(), "16x0")
 
 
 @settings(deadline=None, max_examples=30)
