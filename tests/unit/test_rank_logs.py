@@ -397,6 +397,8 @@ def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path):
     assert list((tmp_path / "a" / "b").iterdir()) == []
     with pytest.raises(ShoalValueError, match="distributed_log_dir=''"):
         check_log_folder("")
+    with pytest.raises(TypeError, match="distributed_log_dir=5: expected the path of a folder"):
+        check_log_folder(5)
     (tmp_path / "file").touch()
     with pytest.raises(ClusterError, match=r"distributed_log_dir='.*/file/logs': no log can be"):
         check_log_folder(str(tmp_path / "file" / "logs"))

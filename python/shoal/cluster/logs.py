@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import os
 import secrets
 import threading
 from collections.abc import Mapping
@@ -18,21 +19,27 @@ from shoal.cluster.log_files import logs_folder
 from shoal.cluster.log_node import LogNode, OtherNode
 from shoal.cluster.rank_log import RankLog, log_path
 from shoal.context import current
-from shoal.errors import ClusterError, ShoalValueError
+from shoal.errors import ClusterError, ShoalTypeError, ShoalValueError
+from shoal.problems import shown
 from shoal.process import Origin
 
 __all__ = ["DistributedRayLogCollector", "check_log_folder"]
 
 
-def check_log_folder(path: str) -> Path:
+def check_log_folder(path: str | os.PathLike[str]) -> Path:
     """Make the folder of the logs, and return its absolute path.
 
     Raises:
         ClusterError: It cannot be made or written.
         ShoalValueError: The path is empty.
+        ShoalTypeError: It is no path.
     """
+    wrong = f"distributed_log_dir={shown(path)}: expected the path of a folder, or None"
+    given: Any = path  # typed, but it comes from a user
+    if not isinstance(given, (str, os.PathLike)):
+        raise ShoalTypeError(wrong)
     if not str(path):
-        raise ShoalValueError("distributed_log_dir='': expected the path of a folder, or None")
+        raise ShoalValueError(wrong)
     folder = Path(path).expanduser().absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
