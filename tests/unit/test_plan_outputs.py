@@ -124,7 +124,9 @@ def test_an_invalid_part_of_a_plan_is_named(shared, change, expected):
     assert expected in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "{", "null", "7", "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "{", "null", "7", "[" * 100_000, "1" * 5000, b"\xff", 7]
+)
 def test_other_json_is_refused(text):
     with pytest.raises(ShoalValueError, match="this is not a plan"):
         from_json(text)

@@ -48,7 +48,7 @@ def from_json(text: str) -> Plan:
     """
     try:
         document = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:  # also bytes that are not UTF-8
         raise ShoalValueError(f"this is not a plan: {error}") from error
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind != KIND:
