@@ -259,7 +259,10 @@ def test_links_between_nodes(start):
     assert receives.wait()[0][0][1] == 0
 
 
-def test_a_job_after_one_with_links_has_none(start):
+@pytest.mark.parametrize("namespace", ["", "mine"])
+def test_a_job_after_one_with_links_has_none(namespace, monkeypatch):
+    monkeypatch.setenv("CLUSTER_NAMESPACE", namespace)
+
     class Looks(Worker):
         def outbox(self):
             self.send(1, "Looks", 0, async_op=True)

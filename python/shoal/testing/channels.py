@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.channel.create import check_same, not_found
 from shoal.channel.routes import DelayedQueues, Routes
-from shoal.context import describe_self
+from shoal.context import current, describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
     ChannelClosed,
@@ -165,7 +165,7 @@ class LocalChannels:
                     return known.settings, known
                 if limit.expired:
                     waited = "" if deadline is None else f" within {limit.timeout:g} s"
-                    raise not_found(name, "shoal", waited)
+                    raise not_found(name, current().namespace, waited)
                 self._changed.wait(min(wait.step(), threading.TIMEOUT_MAX))
             wait.tick()
 

@@ -150,8 +150,8 @@ class LocalCluster(Cluster):
             use(InProcess(tracer))
             stack.callback(use, None)
         emulation = None if config is None else config.net_emulation
-        use_network(emulation, _NAMESPACE)
-        stack.callback(forget_network, _NAMESPACE)
+        use_network(emulation, namespace)
+        stack.callback(forget_network, namespace)
         links = NetEmulationManager(emulation) if emulation and emulation.enabled else None
         self._runtime = LocalRuntime(manager, tracer, links)
         stack.callback(_undo(Worker, "PID", "current_worker", "logger"))
