@@ -112,7 +112,8 @@ def test_publish(measure, state, cluster):
         {
             SHOAL: [Goal(f"≤ 1.3 of {RAW}", times_reference=1.3)],
             BARE: [Goal(f"≤ 1.15 of {RAW}", times_reference=1.15)],
-            DELTA: [Goal(f"≤ 0.03 of {RAW}", times_reference=0.03)],
+            # A third is the copy with its hashes; the rest is per tensor and per file.
+            DELTA: [Goal(f"≤ 0.06 of {RAW}", times_reference=0.06)],
         },
         processes=1,
     )

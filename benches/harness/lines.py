@@ -13,7 +13,7 @@ import numpy as np
 from shoal import shm
 from shoal.errors import ShoalTimeoutError
 
-__all__ = ["Line", "Load", "Rival", "Shoal"]
+__all__ = ["Line", "Load", "Rival", "Shoal", "in_a_loop"]
 
 FILLING = 7.0
 
@@ -64,6 +64,16 @@ def _array(length: int, arrays: str) -> Any:
     return torch.full((length,), FILLING)
 
 
+def in_a_loop(put: Callable[[Any], object]) -> Callable[[list[Any]], None]:
+    """Return a function that calls another one with each item of a list."""
+
+    def put_all(messages: list[Any]) -> None:
+        for message in messages:
+            put(message)
+
+    return put_all
+
+
 class Line:
     """A queue between two processes: made by the conductor, pickled, opened at both ends.
 
@@ -84,6 +94,10 @@ class Line:
     def putter(self) -> Callable[[Any], object]:
         """Open the sending end: a function that puts, waiting for room."""
         raise NotImplementedError
+
+    def streamer(self) -> Callable[[list[Any]], None]:
+        """Open the sending end: a function that puts messages in a loop, one in each call."""
+        return in_a_loop(self.putter())
 
     def getter(self) -> Callable[[], Any]:
         """Open the receiving end: a function that gets, waiting for a message."""

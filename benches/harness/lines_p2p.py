@@ -43,6 +43,17 @@ class BySend(Line):
         send = worker.send
         return lambda message: send(message, GROUP, other)
 
+    def streamer(self):
+        worker, other = _worker()
+        send = worker.send
+
+        # A user has no lambda in between, which costs a sixth of a small message.
+        def send_all(messages: list[Any]) -> None:
+            for message in messages:
+                send(message, GROUP, other)
+
+        return send_all
+
     def getter(self):
         worker, other = _worker()
         recv = worker.recv

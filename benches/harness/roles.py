@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from harness.lines import Line, Load
+from harness.lines import Line, Load, in_a_loop
 from harness.processes import STAMPS, Board, Round, breathe
 
 __all__ = [
@@ -173,17 +173,17 @@ class Send:
     batch: int = 1
 
     def __call__(self, board: Board, member: int) -> Round:
-        put = self.line.putter() if self.batch == 1 else self.line.many_putter()
+        line = self.line
+        put_all = line.streamer() if self.batch == 1 else in_a_loop(line.many_putter())
 
         def work(count: int) -> int:
-            messages = [self.load.make(number, self.line.arrays) for number in range(count)]
+            messages = [self.load.make(number, line.arrays) for number in range(count)]
             if self.batch > 1:
                 starts = range(0, count, self.batch)
                 messages = [messages[start : start + self.batch] for start in starts]
             board.meet(member)
             start = now()
-            for message in messages:
-                put(message)
+            put_all(messages)
             return start
 
         return work
