@@ -14,9 +14,10 @@ from shoal.errors import (
 from shoal.futures import done
 from shoal.queues.protocol import ONE
 from shoal.weights import Version, following
+from shoal.weights.actor import OwnQueues
 from shoal.weights.following import serve, source_of
 from shoal.weights.layout import StateLayout
-from shoal.weights.transfer import ASKS, send
+from shoal.weights.transfer import AHEAD, ASKS, send
 from support.in_thread import in_thread
 from support.processes import DEADLINE_S, until
 from support.weights_nodes import Counted
@@ -173,6 +174,29 @@ def test_a_source_that_sends_no_more_of_a_version_is_named(nodes, timing, monkey
     until(lambda: "the weights 'policy': the source sent no message for 0.4 s" in caplog.text)
     monkeypatch.setattr(following, "send", send)
     assert waiting.result(DEADLINE_S)["a"].sum() == 10 * MIB
+
+
+def test_each_message_has_time_for_all_that_share_a_slow_network_with_it(
+    nodes, timing, monkeypatch
+):
+    timing("weights", answer_s=DEADLINE_S)
+    seconds = {"put": [], "take_in_thread": []}
+
+    def note(kind, name):
+        call = getattr(kind, name)
+
+        def noted(*args):
+            seconds[name].append(args[-1].timeout)
+            return call(*args)
+
+        monkeypatch.setattr(kind, name, noted)
+
+    note(OwnQueues, "put")
+    note(Counted, "take_in_thread")
+    nodes.publish({"a": torch.ones(10 * MIB)})  # five messages, after the first one
+    assert nodes.read()["a"].sum() == 10 * MIB
+    assert seconds["take_in_thread"] == [AHEAD * DEADLINE_S] * 5
+    assert seconds["put"][:6] == [AHEAD * DEADLINE_S] * 6
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
