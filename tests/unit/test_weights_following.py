@@ -1,5 +1,6 @@
 """A node that follows the one of the publisher: what its readers see, and what is sent."""
 
+import contextlib
 import itertools
 from functools import partial
 
@@ -131,6 +132,26 @@ def test_the_rest_of_an_answer_that_was_given_up_is_not_taken_for_a_new_one(node
     nodes.publish({"a": torch.ones(10 * MIB)})
     assert nodes.read()["a"].sum() == 10 * MIB
     assert nodes.queues.heads == [Version(1, 1)]
+
+
+def test_an_answer_ends_once_its_follower_asks_again(nodes):
+    nodes.publish({"a": torch.ones(20 * MIB)})  # ten messages, after the first one
+    taken, started = [], len(nodes._threads)
+    for number in (1, 2):
+        ask = following.Ask("to x", number, 0, 0, frozenset(), 0)
+        nodes.queues.put(ASKS, ask, 0, Deadline(DEADLINE_S))
+        until(lambda number=number: len(nodes._threads) == started + number)
+
+    def have_ended():
+        ended = not any(answer.is_alive() for answer in nodes._threads[started:])
+        with contextlib.suppress(ShoalTimeoutError):
+            while True:
+                taken.append(nodes._own.take("to x", ONE, Deadline(0))[:2])
+        return ended
+
+    until(have_ended)
+    assert [place for number, place in taken if number == 2] == list(range(11))
+    assert len(taken) <= 11 + 5  # the queue had four messages, and one waited for room
 
 
 class Wrong(Counted):

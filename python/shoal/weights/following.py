@@ -122,6 +122,7 @@ def serve(store: Store, queues: SourceQueues) -> None:
         store: The folder of this node.
         queues: The queues of its session.
     """
+    asked: dict[str, int] = {}  # the number of the last question, by key of the answers
     while store.control.is_there():
         try:
             ask = queues.take(ASKS, ONE, Deadline(timing.TIMING.retry_s))
@@ -146,10 +147,11 @@ def serve(store: Store, queues: SourceQueues) -> None:
         elif seen is not None and ask.seen > store.control.packed:
             # This node has lost its memory; what is published now has to be newer all the same.
             store.control.least_epoch = seen.epoch
-        run_in_thread(partial(_answer, store, queues, ask))
+        asked[ask.to] = ask.number
+        run_in_thread(partial(_answer, store, queues, ask, asked))
 
 
-def _answer(store: Store, queues: SourceQueues, ask: Ask) -> None:
+def _answer(store: Store, queues: SourceQueues, ask: Ask, asked: dict[str, int]) -> None:
     place = 0
 
     def put(message: Any) -> None:
@@ -161,6 +163,8 @@ def _answer(store: Store, queues: SourceQueues, ask: Ask) -> None:
 
     try:
         for message in _messages(store, ask):
+            if asked[ask.to] != ask.number:
+                return  # its follower has given it up, and asked again
             put(message)
     except Exception as error:  # noqa: BLE001  (whatever it is, the follower must not wait for this)
         _log.info("%s: a version was not sent to another node: %s", store.name, error)
