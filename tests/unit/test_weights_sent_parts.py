@@ -257,7 +257,16 @@ def test_a_part_ends_when_the_process_of_the_home_dies(nodes):
     queues.take = from_another  # it died between two messages
     with pytest.raises(PeerLostError, match="to which the part was sent has died"):
         start(nodes, {"a": 1}, part, queues=queues)()
-    queues.take = take
+
+    def full(key, item, *args):
+        if item == sent_parts._HERE:
+            raise ShoalTimeoutError("no room for it")
+        nodes.queues.put(key, item, *args)
+
+    queues.put = full
+    with pytest.raises(PeerLostError, match="to which the part was sent has died"):
+        start(nodes, {"a": 1}, part, queues=queues)()
+    queues.put, queues.take = nodes.queues.put, take
     nodes.away.close("enough")
     with pytest.raises(WeightsClosed, match="enough"):
         start(nodes, {"a": 1}, part, queues=queues)()
@@ -337,3 +346,18 @@ def test_a_home_that_stood_still_takes_no_publisher_for_dead(nodes, timing):
     stream._heard -= 100
     with pytest.raises(WeightsError, match="given it up, or died"):
         stream.next(0, 5.0)
+
+
+def test_a_home_that_stood_still_while_it_waited_for_bytes_waits_again(nodes, timing):
+    timing("weights", still_s=50, sending_s=0.1)
+    queues = Through(nodes.queues)
+    stream = sent_parts._Stream(queues, sent_part()._replace(checksum=False))
+
+    def take(key, *args):
+        stream._looked -= 100
+        queues.take = nodes.queues.take
+        queues.put(key, ([(0, 0, "bytes")], None), 0, Deadline(DEADLINE_S))
+        raise ShoalTimeoutError
+
+    queues.take = take
+    assert stream._received() == ["bytes"]

@@ -237,6 +237,7 @@ def _answer(
                 ) from None
             with contextlib.suppress(ShoalTimeoutError):  # the home has not taken the ones before
                 queues.put(sent.key, _HERE, 0, Deadline(timing.TIMING.beat_s))
+            with contextlib.suppress(ShoalTimeoutError):
                 if home is not None:
                     queues.put(ASKS, Here(sent.answers, home), 0, Deadline(timing.TIMING.beat_s))
             wait.tick()
@@ -417,8 +418,9 @@ class _Stream:
         if not self._is_ready:
             self._queues.put(self._sent.answers, _READY, 0, Deadline(timing.TIMING.answer_s))
             self._is_ready = True
-        while (message := self.next(timing.TIMING.sending_s, timing.TIMING.sending_s)) == _HERE:
-            pass
+        message = None  # also where a wait ends in which this process stood still
+        while message in (None, _HERE):
+            message = self.next(timing.TIMING.sending_s, timing.TIMING.sending_s)
         parts = [part for *_, part in message[0]]
         if self._sent.checksum and digests_of(parts) != message[1]:
             raise WeightsCorruptError(
