@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from shoal.deadline import Deadline
-from shoal.errors import WeightsCorruptError
+from shoal.deadline import Deadline, LongWait
+from shoal.errors import ShoalTimeoutError, WeightsCorruptError
 from shoal.weights import Version
 from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
@@ -106,3 +106,16 @@ def test_a_base_that_has_gone_and_bytes_that_changed_are_refused_without_a_trace
     assert there.files() == []
     sent(here, there)
     assert latest(there)["a"].sum() == MIB
+
+
+def test_a_version_that_waits_for_another_publisher_says_so(folders, timing):
+    timing("weights", transfer_lock_s=0.05)
+    here, there = folders
+    publish(here, {"a": 1})
+    text = r"version 1\.1 of the weights waits for another publisher in .*: no end of it within"
+    with (
+        there.publishing(LongWait(str, Deadline(0))),
+        pytest.raises(ShoalTimeoutError, match=text),
+    ):
+        sent(here, there)
+    sent(here, there)

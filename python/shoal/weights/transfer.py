@@ -179,7 +179,10 @@ def receive(store: Store, messages: Iterator[Any]) -> Version:
     """
     head: Head = next(messages)
     wait = LongWait(
-        lambda: f"{describe_self()}: receiving version {head.version} of {store.name}",
+        lambda: (
+            f"{describe_self()}: version {head.version} of {store.name} waits for another publisher "
+            f"in {store.folder}"
+        ),
         Deadline(timing.TIMING.transfer_lock_s),
     )
     store.begin()
