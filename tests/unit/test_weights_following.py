@@ -187,6 +187,18 @@ def test_a_source_that_fails_within_a_version_is_asked_again_at_once(
     assert "the node that it follows, the source: OSError: no memory" in caplog.text
 
 
+def test_a_failure_within_a_version_ends_the_waits_for_the_rest_of_it(
+    nodes, timing, monkeypatch, caplog
+):
+    timing("weights", answer_s=10 * DEADLINE_S)
+    monkeypatch.setattr(following, "send", lambda *args: [next(send(*args)), "no bytes"])
+    nodes.publish({"a": torch.ones(10 * MIB)})
+    waiting = in_thread(nodes.read)
+    until(lambda: "not enough values to unpack" in caplog.text)
+    monkeypatch.setattr(following, "send", send)
+    assert waiting.result(DEADLINE_S)["a"].sum() == 10 * MIB
+
+
 def test_a_source_that_sends_no_more_of_a_version_is_named(nodes, timing, monkeypatch, caplog):
     timing("weights", answer_s=0.1)
     monkeypatch.setattr(following, "send", lambda *args: itertools.islice(send(*args), 3))
@@ -255,6 +267,20 @@ def test_the_reason_of_a_close_comes_with_the_last_version(nodes):
         nodes.read(Version(1, 3).packed())
 
 
+def test_a_version_that_is_on_its_way_at_the_close_still_comes(nodes, monkeypatch):
+    def send_and_close(*args):
+        for number, message in enumerate(send(*args)):
+            if number == 2:
+                nodes.home.close("enough")
+            yield message
+
+    monkeypatch.setattr(following, "send", send_and_close)
+    version = nodes.publish({"a": torch.ones(10 * MIB)})
+    assert nodes.read()["a"].sum() == 10 * MIB
+    with pytest.raises(WeightsClosed, match="were closed: enough"):
+        nodes.read(version.packed() + 1)
+
+
 def test_without_the_home_a_reader_has_the_version_that_is_there(nodes):
     nodes.publish({"a": 1})
     assert nodes.read()["a"] == 1
@@ -287,16 +313,21 @@ def test_a_node_that_follows_a_follower_gets_each_version(nodes):
     assert nodes.queues.heads == [Version(1, number) for number in range(1, 10)]
 
 
-def test_a_node_asks_again_once_the_process_that_it_asked_has_died(actors, nodes, timing):
+@pytest.mark.parametrize("sent", [0, 3], ids=["no-answer", "half-an-answer"])
+def test_a_node_asks_again_once_the_process_that_it_asked_has_died(actors, nodes, timing, sent):
     timing("weights", answer_s=10 * DEADLINE_S)
+    version = nodes.publish({"a": torch.ones(10 * MIB)})
     far, _ = nodes.add()
     source = actors.start().way("lane")
     nodes.follow(far, source, always=True)
-    actors.way("shm").take(ASKS, ONE, Deadline(DEADLINE_S))  # the process dies with the question
+    queues = actors.way("shm")
+    ask = queues.take(ASKS, ONE, Deadline(DEADLINE_S))  # the process dies with the question
+    for place, message in enumerate(itertools.islice(send(read(nodes.home), ask.held), sent)):
+        queues.put(ask.to, (ask.number, place, message), 0, Deadline(DEADLINE_S))
+    until(lambda: far.control.announced == version.packed() or not sent)
     server, _ = actors.worker._lane
     nodes.start(serve, nodes.home, actors.start().way("shm"))
     source._calls._handle = actors.handle
-    version = nodes.publish({"a": torch.ones(10 * MIB)})
     server.stop()
     until(lambda: far.control.newest == version)
     assert read(far)["a"].sum() == 10 * MIB
