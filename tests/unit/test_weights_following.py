@@ -126,12 +126,27 @@ def test_a_message_that_comes_twice_leaves_no_hole(nodes, checksum):
     assert torch.equal(read(far)["a"], state["a"])
 
 
-def test_the_rest_of_an_answer_that_was_given_up_is_not_taken_for_a_new_one(nodes):
+class Slow(Counted):
+    """Queues of a network on which each message takes most of the seconds that it may take."""
+
+    def take(self, key, want, deadline):
+        item = super().take(key, want, deadline)
+        deadline._start -= 0.9 * deadline.timeout
+        if deadline.expired:
+            raise ShoalTimeoutError
+        return item
+
+
+def test_the_rest_of_an_answer_that_was_given_up_is_not_taken_for_a_new_one(nodes, caplog):
+    far, _ = nodes.add()
     for place in range(4):
-        nodes.queues.put(f"to {nodes.away.folder.name}", (0, place, "old"), 0, Deadline(DEADLINE_S))
+        nodes._own.put(f"to {far.folder.name}", (0, place, "old"), 0, Deadline(DEADLINE_S))
+    queues = Slow(nodes._own)
+    nodes.follow(far, queues)
     nodes.publish({"a": torch.ones(10 * MIB)})
-    assert nodes.read()["a"].sum() == 10 * MIB
-    assert nodes.queues.heads == [Version(1, 1)]
+    assert read(far)["a"].sum() == 10 * MIB
+    assert queues.heads == [Version(1, 1)]
+    assert "sent no message" not in caplog.text
 
 
 def test_an_answer_ends_once_its_follower_asks_again(nodes):

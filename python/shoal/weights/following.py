@@ -304,9 +304,10 @@ class _Follower:
             yield self._next(AHEAD * timing.TIMING.answer_s)
 
     def _next(self, seconds: float) -> Any:
-        """Return the next message of the answer."""
-        wait = self._wait("the rest of a version from", seconds)
+        """Return the next message of the answer; `seconds` are for each message that comes."""
         while self._place not in self._came:
+            # Anew for each: on a slow network the rest of an earlier answer takes long, too.
+            wait = self._wait("the rest of a version from", seconds)
             try:
                 number, place, message = self._take(wait)
             except ShoalTimeoutError:
