@@ -284,6 +284,32 @@ def test_data_whose_rows_cannot_be_counted_needs_a_batch_size(rollout):
     assert list(channel.held().values()) == [[1], [2]]
 
 
+@pytest.mark.parametrize("batch_size", [8, None])
+def test_numbers_and_texts_before_the_rows_belong_to_every_row(env, rollout, batch_size, done):
+    channel = Plain()
+    for peer in env:
+        batch = {"task": "pick", "at": {"step": 3, "mask": None}, "obs": [peer._rank, 9]}
+        peer.send_to("rollout", channel, batch, batch_size=batch_size)
+    received = done(rollout[1].recv_from, "env", channel, batch_size=8)
+    assert received == {"task": "pick", "at": {"step": 3, "mask": None}, "obs": [2, 9, 3, 9]}
+    with pytest.raises(ShoalValueError, match=r"Expected batch size 4, but received 2\."):
+        rollout[0].recv_from("env", channel, batch_size=16)
+
+
+@pytest.mark.parametrize(
+    ("batch", "text"),
+    [
+        ({"task": "pick", "mask": None}, r"a dict with the keys \['task', 'mask'\]"),
+        ({"task": "pick", "obs": (1, 2)}, r"tuple \(data\['obs'\]\)"),
+    ],
+)
+def test_a_dict_without_rows_is_not_sent(env, batch, text):
+    channel = Plain()
+    with pytest.raises(ShoalValueError, match=text):
+        env[0].send_to("rollout", channel, batch, batch_size=8)
+    assert channel.held() == {}
+
+
 def test_a_wrong_size_loses_no_item_and_keeps_the_order(env, rollout, channel, done):
     send_all(env, channel, rounds=3)
     text = r"from env:2: Expected batch size 4, but received 2\."

@@ -14,6 +14,7 @@ from shoal.errors import ShoalTypeError, ShoalValueError
 from shoal.pickling import is_tensor
 
 __all__ = [
+    "count_rows",
     "get_batch_size",
     "infer_batch_size",
     "merge_batches",
@@ -30,16 +31,28 @@ def infer_batch_size(data: Any) -> int:
     Raises:
         ShoalValueError: The data is not a batch, or a dict that contains none.
     """
-    if _kind(data) in ("tensor", "array", "list"):
+    if not isinstance(data, dict):
         return _rows(data, "data")
-    if isinstance(data, dict):
-        for value in data.values():
-            if value is not None:
-                return infer_batch_size(value)
-        raise ShoalValueError("Cannot infer batch size from an all-None dict payload.")
+    for value in data.values():
+        if value is not None:
+            return infer_batch_size(value)
+    raise ShoalValueError("Cannot infer batch size from an all-None dict payload.")
+
+
+def count_rows(data: Any, where: str = "data") -> int:
+    """Return the number of rows of a message: for a dict, that of its first value that has rows.
+
+    Raises:
+        ShoalValueError: The data is not a batch, or a dict in which nothing has rows.
+    """
+    if not isinstance(data, dict):
+        return _rows(data, where)
+    for key, value in data.items():
+        if _has_rows(value):
+            return count_rows(value, f"{where}[{key!r}]")
     raise ShoalValueError(
-        f"Unsupported payload type for batch-size inference: {type(data).__name__}; expected a "
-        "tensor, an array, a list, or a dict whose first value is one"
+        f"Cannot infer batch size from {where}, a dict with the keys {list(data)}: expected a "
+        "tensor, an array or a list under one of them"
     )
 
 
@@ -110,6 +123,13 @@ def merge_batches(batches: Sequence[Any]) -> Any:
     return batches[0] if len(batches) == 1 else _merge(list(batches), "data")
 
 
+def _has_rows(value: Any) -> bool:
+    # Numbers and texts belong to every row.
+    if isinstance(value, dict):
+        return any(map(_has_rows, value.values()))
+    return _kind(value) not in ("none", "scalar")
+
+
 def _kind(value: Any) -> str:
     if is_tensor(value):
         return "tensor"
@@ -127,6 +147,11 @@ def _kind(value: Any) -> str:
 def _rows(value: Any, where: str) -> int:
     if isinstance(value, list):
         return len(value)
+    if _kind(value) not in ("tensor", "array"):
+        raise ShoalValueError(
+            f"Unsupported payload type for batch-size inference: {type(value).__name__} ({where}); "
+            "expected a tensor, an array, a list, or a dict whose first value is one"
+        )
     if not value.ndim:
         raise ShoalValueError(
             f"{where}: Cannot infer batch size from a {type(value).__name__} of no dimension, "

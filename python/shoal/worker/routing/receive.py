@@ -14,12 +14,12 @@ from shoal.work import AsyncChannelWork, AsyncRouteWork, AsyncWork
 from shoal.worker.routing import (
     build_recv_plan,
     decoupled_build_recv_plan,
-    get_batch_size,
     merge_batches,
     normalize_route_tag,
     split_channel_message,
     validate_batch_size,
 )
+from shoal.worker.routing.batches import count_rows
 from shoal.worker.routing.kept_items import KeptItems, TakenItem
 from shoal.worker.routing.keys import RouteKey
 from shoal.worker.routing.route_queues import RouteQueues, queues_of, started
@@ -115,7 +115,7 @@ class RecvFrom(Routed):
                 enable_p2p=enable_p2p,
                 decoupled_mode=decoupled_mode,
             )
-            merge = _Merge(merge_fn, infer_batch_size_fn)
+            merge = _Merge(merge_fn, infer_batch_size_fn or count_rows)
             plan = {
                 "src_group_name": group_name,
                 "dst_group_name": state.group,
@@ -175,7 +175,7 @@ class _Merge:
     """The caller's functions, or the default ones, to join items and to count their rows."""
 
     merge_fn: Join | None
-    infer_batch_size_fn: Infer | None
+    infer_batch_size_fn: Infer
 
     def __call__(self, batches: list[Any]) -> Any:
         if self.merge_fn is not None:
@@ -192,7 +192,7 @@ class _Merge:
     def rows(self, batch: Any) -> int | None:
         """Return the number of rows of an item; None if it has none."""
         try:
-            return get_batch_size(batch, self.infer_batch_size_fn)
+            return self.infer_batch_size_fn(batch)
         except ShoalValueError:
             return None
 

@@ -13,10 +13,10 @@ from shoal.worker.routing import (
     CommMapper,
     build_send_plan,
     decoupled_build_send_plan,
-    infer_batch_size,
     normalize_route_tag,
     split_batch,
 )
+from shoal.worker.routing.batches import count_rows
 from shoal.worker.routing.keys import RouteKey
 from shoal.worker.routing.route_queues import RouteQueues, queues_of, started
 from shoal.worker.routing.state import Routed, RoutingState
@@ -198,9 +198,9 @@ class _Cut:
         if self._batch_size is not None:
             return self._batch_size
         try:
-            rows = infer_batch_size(self._data)
+            rows = count_rows(self._data)
         except ShoalValueError as error:
-            raise ShoalValueError(f"{error}; or pass batch_size=") from None
+            raise ShoalValueError(f"{error}; or pass batch_size= and split_fn=") from None
         if pieces is None:
             return rows * self.state.world_size
         if rows % pieces:
@@ -230,10 +230,7 @@ class _Cut:
         return split_batch(self._data, sizes)
 
     def _check_all_rows(self, sizes: list[int]) -> None:
-        try:
-            rows = infer_batch_size(self._data)
-        except ShoalValueError:
-            return  # split_batch checks whether it can be cut
+        rows = count_rows(self._data)
         if rows != sum(sizes):
             raise ShoalValueError(
                 f"batch_size={self._batch_size} is {sum(sizes)} rows for rank {self.state.rank} of "
