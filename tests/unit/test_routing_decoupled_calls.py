@@ -1,5 +1,6 @@
 """Routing with `send_to` and `recv_from` in decoupled mode: any rank answers the asking rank."""
 
+import enum
 import pickle
 
 import pytest
@@ -126,6 +127,21 @@ def test_without_a_tag_questions_and_answers_use_the_default_tag(manager, env, c
     assert rollout[0].batch_router["default"][0] == f"0_0_{mode}_default"
     rollout[0].send_to("env", channel, [1, 2, 3, 4], decoupled_mode=True)
     assert env[1].recv_from("rollout", channel, **options) == [3, 4]
+
+
+class Kind(str, enum.Enum):  # noqa: UP042  (its text is another one than its value)
+    OBS = "obs"
+
+
+@pytest.mark.parametrize("tag", [7, Kind.OBS])
+def test_a_tag_that_is_no_plain_text_finds_its_answers(manager, env, channel, tag):
+    rollout = peers(manager, "rollout", router={tag: []})
+    options = {"decoupled_mode": True, "tag": tag}
+    ask(env[:2], channel, tag=tag)
+    assert rollout[0].recv_from("env", channel, batch_size=8, **options) == [0, 1, 10, 11]
+    assert rollout[0].batch_router == {tag: [f"0_0_None_{tag}", f"1_0_None_{tag}"]}
+    rollout[0].send_to("env", channel, [1, 2, 3, 4], **options)
+    assert env[1].recv_from("rollout", channel, batch_size=8, **options) == [3, 4]
 
 
 def test_an_answer_in_another_mode_is_refused_and_can_still_be_given(env, rollout, channel):

@@ -70,6 +70,13 @@ def split_channel_message(channel_message: str) -> tuple[int, int, str, str]:
         raise ShoalValueError(f"the index {channel_message!r}: {error}; {expected}") from None
 
 
+def tag_of_message(channel_message: str, tag: Any) -> Any:
+    """Return the tag of an index; that of the call, which need not be a text, if they are equal."""
+    recorded = split_channel_message(channel_message)[3]
+    tag = normalize_route_tag(tag)
+    return tag if f"{tag}" == recorded else recorded
+
+
 def decoupled_build_send_plan(
     *,
     src_group_name: str,
@@ -122,13 +129,14 @@ def decoupled_build_send_plan(
     else:
         _check_answerable(len(sizes), len(tag_batch_router), tag, sizes[0])
         for rows, index in zip(sizes, tag_batch_router, strict=False):
-            dst_rank, _, recorded_mode, recorded_tag = split_channel_message(index)
+            dst_rank, _, recorded_mode, _ = split_channel_message(index)
             if mode and recorded_mode not in (str(mode), "None"):
                 raise ShoalValueError(
                     f"mode={mode!r}: the message {index!r} that is answered has the mode "
                     f"{recorded_mode!r}; pass that one, or none"
                 )
-            key = build_route_channel_key(*names, None, dst_rank, recorded_tag, route_key)
+            own_tag = tag_of_message(index, tag)
+            key = build_route_channel_key(*names, None, dst_rank, own_tag, route_key)
             entries.append(DecoupledRouteEntry(rows, key, index))
     worlds = (src_world_size, dst_world_size)
     return RoutePlan(*names, None, dst_rank, *worlds, normalize_route_tag(tag), route_key, entries)

@@ -130,7 +130,8 @@ class RecvFrom(Routed):
                 expected = _decoupled(
                     state, group_name, plan, recv_queue_size, None if answers else state.rank
                 )
-                join = partial(_join_decoupled, merge, expected, unanswered if answers else None)
+                record = partial(unanswered.record, tag=tag) if answers else None
+                join = partial(_join_decoupled, merge, expected, record)
             else:
                 expected = _fixed(state, group_name, plan)
                 join = partial(_join_fixed, merge, expected, queues)
@@ -211,20 +212,20 @@ def _join_fixed(
 def _join_decoupled(
     merge: _Merge,
     expected: Sequence[_Expected],
-    unanswered: UnansweredMessages | None,
+    record: Callable[[Sequence[str]], None] | None,
     values: list[Any],
 ) -> Any:
     """Join first messages in order of arrival, and answers in the order of their questions."""
     messages = [_index_and_batch(value) for value in values]
     for (index, batch), one in zip(messages, expected, strict=True):
         merge.check(batch, one.rows, f"the message {index!r}")
-    if unanswered is None:
+    if record is None:
         messages.sort(key=lambda message: split_channel_message(message[0])[1])
     else:
         _check_equal_rows(merge, messages)
     merged = merge([batch for _, batch in messages])
-    if unanswered is not None:
-        unanswered.record([index for index, _ in messages])
+    if record is not None:
+        record([index for index, _ in messages])
     return merged
 
 

@@ -6,9 +6,10 @@ recorded here also have the stream of the message, and a flag that its answer is
 
 import threading
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
-from shoal.worker.routing import normalize_route_key, split_channel_message
+from shoal.worker.routing import normalize_route_key
+from shoal.worker.routing.decoupled_plans import tag_of_message
 
 __all__ = ["UnansweredMessage", "UnansweredMessages"]
 
@@ -84,9 +85,9 @@ class UnansweredMessages:
             else:
                 message.answering = False
 
-    def record(self, indices: Sequence[str]) -> None:
-        """Record received messages, each under the tag of its own index."""
+    def record(self, indices: Sequence[str], tag: Any) -> None:
+        """Record messages that a call for a tag received, each under the tag of its own index."""
         with self._lock:
             for index in indices:
-                tag = split_channel_message(index)[3]
-                self._router.setdefault(tag, []).append(UnansweredMessage(index, self._stream))
+                messages = self._router.setdefault(tag_of_message(index, tag), [])
+                messages.append(UnansweredMessage(index, self._stream))
