@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 
 from shoal import _backend
+from shoal.errors import ChannelMemoryError
 
 pytestmark = pytest.mark.nightly
 
@@ -156,6 +157,19 @@ def public(owner):
     return {
         n for n, value in inspect.getmembers(owner) if n[0] != "_" and not inspect.ismodule(value)
     }
+
+
+def test_a_session_has_at_most_8192_queues_in_use(backend):
+    with tempfile.TemporaryDirectory(prefix="shoal-test-", dir="/dev/shm") as folder:
+        session = backend.ShmSession(dir=folder)
+        queues = [backend.ShmQueue(session, b"%d" % n, 0, 0, "a queue") for n in range(8192)]
+        text = "queue: the session has its 8192 queues already, and cannot have more"
+        with pytest.raises(ChannelMemoryError, match=text):
+            backend.ShmQueue(session, b"one more", 0, 0, "a queue")
+        queues.pop()
+        assert backend.ShmQueue(session, b"one more", 0, 0, "a queue").empty()
+        del queues
+        session.close()
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if isinstance(getattr(CORES[0], n), type)])

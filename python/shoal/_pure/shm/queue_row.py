@@ -33,6 +33,8 @@ _LAST_PAUSE_S: Final = 0.01
 _CALL_EVERY_S: Final = 0.1
 _KEPT: Final = 64
 """Number of unused queues to keep, for keys that are used again."""
+_LIMIT: Final = 8192
+"""Number of queues of a session."""
 _EMPTY: Final = Refusal("empty")
 _SPARE: Final = 512 * 1024
 """Bytes that puts leave free on a file system: gets need room too, for the journal."""
@@ -389,7 +391,7 @@ def open_queue(
         find = "SELECT id, maxsize, max_bytes FROM queues WHERE key = ?"
         row = db.execute(find, (key,)).fetchone()
         if row is None:
-            _forget_unused(db)
+            _make_room(db)
             db.execute(
                 "INSERT INTO queues (key, maxsize, max_bytes, closed) "
                 "SELECT ?, ?, ?, sealed FROM session",
@@ -411,13 +413,24 @@ def open_queue(
     return member.write("queue", opened)
 
 
-def _forget_unused(db: sqlite3.Connection) -> None:
+def _make_room(db: sqlite3.Connection) -> None:
+    for kept in (_KEPT - 1, 0):
+        _forget_unused(db, kept)
+        if db.execute("SELECT count(*) FROM queues").fetchone()[0] < _LIMIT:
+            return
+    raise ChannelMemoryError(
+        f"queue: the session has its {_LIMIT} queues already, and cannot have more"
+    )
+
+
+def _forget_unused(db: sqlite3.Connection, kept: int) -> None:
     """Forget the oldest queues that are not in use: not open, empty, not closed, without leases."""
     db.execute(
         "DELETE FROM queues WHERE id IN (SELECT id FROM queues AS q WHERE count = 0 AND closed = 0 "  # noqa: S608  (they are constants)
         "AND NOT EXISTS (SELECT 1 FROM users WHERE queue = q.id) AND NOT EXISTS "
         f"(SELECT 1 FROM messages WHERE queue = q.id AND state = {LEASED}) "
-        f"ORDER BY id DESC LIMIT -1 OFFSET {_KEPT - 1})"
+        "ORDER BY id DESC LIMIT -1 OFFSET ?)",
+        (kept,),
     )
 
 
