@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli import main
 from shoal.cli.app import app
-from shoal.planner.plan_json import from_json
+from shoal.planner.plan_json import from_json, to_json
 
 EXAMPLES = Path(__file__).parents[1] / "vectors" / "examples"
 SHORT = str(EXAMPLES / "short_form.yaml")
@@ -203,10 +203,27 @@ def test_names_survive_an_output_that_cannot_show_them(tmp_path):
     assert from_json(stored.stdout.decode("utf-8")).components[0].name == "актор"
 
 
-def test_a_configuration_may_come_through_a_pipe():
+RACK = "[{count: 1, accelerators: 8}]"
+PROFILE = "{batch_size: 8, components: {a: {seconds: {1: 8, 8: 1}}}}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "piped"),
+    [
+        (["/dev/stdin", "--nodes", "8"], Path(SHORT).read_text(encoding="utf-8")),
+        (["{job}", "--inventory", "/dev/stdin", "--auto"], RACK),
+        (["{job}", "--inventory", "/dev/stdin", "--diff", SHORT], RACK),
+        (["{job}", "--nodes", "8", "--diff", "/dev/stdin"], Path(SHORT).read_text("utf-8")),
+        (["{job}", "--nodes", "8", "--diff", "/dev/stdin"], to_json(shoal.plan(SHORT, "8"))),
+    ],
+)
+def test_each_file_may_come_through_a_pipe(tmp_path, arguments, piped):
+    job = tmp_path / "job.yaml"
+    cluster = "{num_nodes: 1, component_placement: {a: 0-7}}"
+    job.write_text(f"{{cluster: {cluster}, profile_data: {PROFILE}}}")
     done = subprocess.run(
-        [sys.executable, "-m", "shoal", "plan", "/dev/stdin", "--nodes", "8"],
-        input=Path(SHORT).read_text(encoding="utf-8"),
+        [sys.executable, "-m", "shoal", "plan", *(word.format(job=job) for word in arguments)],
+        input=piped,
         capture_output=True,
         text=True,
         timeout=60,

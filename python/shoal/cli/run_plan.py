@@ -10,12 +10,15 @@ from typing import Any
 import typer
 
 from shoal.cli.text import console, print_diff, print_plan
+from shoal.config import read_document
 from shoal.errors import ShoalError, ShoalValueError
 from shoal.planner import Plan, plan
 from shoal.planner.diff import diff_to_json
 from shoal.planner.html import render_html
+from shoal.planner.inventory import read_inventory
 from shoal.planner.markdown import diff_to_markdown, render_markdown
 from shoal.planner.plan_json import KIND, from_json, to_json
+from shoal.planner.solve import hardware_types
 
 __all__ = ["run"]
 
@@ -37,7 +40,7 @@ def run(
 ) -> None:
     """Plan and print; `shoal.cli.plan` explains the arguments."""
     try:
-        source: Any = _live() if live else inventory
+        source: Any = _live() if live else _read_once(inventory)
         made = _auto(config, source) if auto else plan(config, source)
         other = None if diff is None else _other(diff, source)
     except ShoalError as error:
@@ -65,19 +68,25 @@ def _live() -> Any:
     return importlib.import_module("shoal.planner.from_ray").read_live()
 
 
+def _read_once(inventory: Path | str | None) -> Any:
+    """Return the inventory for several plans: what a pipe holds is gone with the first reading."""
+    if isinstance(inventory, Path) and not inventory.is_file():
+        return read_inventory(inventory, hardware_types())
+    return inventory
+
+
 def _other(path: Path, source: Any) -> Plan:
     """Return the plan to compare with: planned from a configuration, or read if --json wrote it."""
-    if path.suffix == ".json":
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ShoalValueError(f"cannot read {path}: {error}") from error
+    if text.lstrip().startswith("{") and KIND in text:
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ShoalValueError(f"cannot read {path}: {error}") from error
-        if KIND in text:
-            try:
-                return from_json(text)
-            except ShoalValueError as error:
-                raise ShoalValueError(f"{path}: {error}") from error
-    return plan(path, source)
+            return from_json(text)
+        except ShoalValueError as error:
+            raise ShoalValueError(f"{path}: {error}") from error
+    return plan(read_document(path, text), source)
 
 
 def _write(path: Path, text: str) -> None:

@@ -73,13 +73,14 @@ class Document:
         return f"{text} ({self._marks.place((*self._root, *path), key=key)})"
 
 
-def read_document(source: Any) -> Document:
+def read_document(source: Any, text: str | None = None) -> Document:
     """Read a configuration, without checking it.
 
     Args:
         source: A mapping, an OmegaConf `DictConfig` or the path of a YAML file. It is the whole
             document if it has a key `cluster`, otherwise the `cluster` section alone. A
             `ClusterConfig` is converted back to plain data, and a `Document` is returned as it is.
+        text: The text of the file, if it has been read already.
 
     Raises:
         ClusterConfigError: There is no `cluster` section, or a part of it cannot be read.
@@ -93,7 +94,7 @@ def read_document(source: Any) -> Document:
     content = source
     if isinstance(source, (str, os.PathLike)):
         name = os.fspath(source)
-        content, marks = read_yaml(Path(source))
+        content, marks = read_yaml(Path(source), text)
     if not isinstance(content, Mapping):
         raise ClusterConfigError(
             f"{name} must be a mapping, a DictConfig or the path of a YAML file, with a "

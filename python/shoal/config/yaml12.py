@@ -65,8 +65,12 @@ for _kind, _pattern, _first in (
 _Loader.add_constructor(_TAG + "int", _decimal)
 
 
-def read_yaml(path: Path) -> tuple[Any, Marks]:
+def read_yaml(path: Path, text: str | None = None) -> tuple[Any, Marks]:
     """Read a YAML file.
+
+    Args:
+        path: The file.
+        text: Its text, if it has been read already.
 
     Returns:
         Its content, and the positions of the parts.
@@ -75,7 +79,8 @@ def read_yaml(path: Path) -> tuple[Any, Marks]:
         ClusterConfigError: The file cannot be read, or is not YAML; the message has the position.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        if text is None:
+            text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:  # a NUL in the path, or a file that is not UTF-8
         raise ClusterConfigError(f"cannot read the configuration {path}: {error}") from error
     try:

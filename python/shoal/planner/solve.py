@@ -31,7 +31,7 @@ from shoal.planner.phrases import count_of
 from shoal.profiling import ProfileConfig, get_profiling_env_vars_for_worker
 from shoal.topology import DescribedCluster, NodeInfo, build_groups
 
-__all__ = ["plan"]
+__all__ = ["hardware_types", "plan"]
 
 _T = TypeVar("_T")
 _Users = Mapping[tuple[int, str, int], list[ProcessId]]
@@ -72,7 +72,7 @@ def plan(config: Any, inventory: Any = None) -> Plan:
     if inventory is None:
         problems.raise_any(document)
         raise ShoalValueError(_no_inventory(checked.num_nodes if checked else 1))
-    found = problems.of(lambda: read_inventory(inventory, _hardware_types()))
+    found = problems.of(lambda: read_inventory(inventory, hardware_types()))
     if checked is None or found is None:
         raise problems.as_error(document)
     _count_nodes(checked, found, problems)
@@ -88,7 +88,7 @@ def plan(config: Any, inventory: Any = None) -> Plan:
     components = tuple(_components(placement, placed, cluster, checked.profiling))
     nodes = tuple(_nodes(cluster, checked, components))
     made = Plan(document.name, found.name, components, nodes)
-    advice = advise(made, checked, len(found.nodes), _hardware_types())
+    advice = advise(made, checked, len(found.nodes), hardware_types())
     return replace(made, warnings=(*heard, *advice))
 
 
@@ -164,7 +164,7 @@ def _no_inventory(num_nodes: int) -> str:
     )
 
 
-def _hardware_types() -> list[str]:
+def hardware_types() -> list[str]:
     """Return the registered hardware types, the only ones that a configuration can name."""
     return sorted({*Hardware.policy_registry} - {ACCELERATOR_HW_TYPE})
 
