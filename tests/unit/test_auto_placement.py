@@ -195,6 +195,16 @@ def test_processes_of_several_gpus_come_first():
     shoal.plan({"component_placement": found.component_placement, "num_nodes": 1}, "1x8")
 
 
+@pytest.mark.parametrize("name", ["llm.v2", 7])
+def test_a_name_of_a_component_need_not_be_a_plain_word(name):
+    job = table({name: {"seconds": {2: 8, 8: 4}, "gpus_per_process": 2}})
+    assert find_placement(job, 8).component_placement == {str(name): "0-7:0-3"}
+    del job["profile_data"]["components"][name]["seconds"]
+    text = rf"profile_data\.components\.{name}\.seconds: the key is missing"
+    with pytest.raises(ClusterConfigError, match=text):
+        find_placement(job, 8)
+
+
 def test_tables_of_large_clusters_are_searched_in_steps():
     components = {name: {"seconds": {1: 1000, 1024: 2}} for name in "abc"}
     stage = read_profile(table(components), 1024).stages[0]

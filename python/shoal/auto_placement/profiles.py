@@ -8,7 +8,7 @@ from typing import Any
 from shoal.auto_placement.curves import fit
 from shoal.auto_placement.search import Stage
 from shoal.dynamic_scheduler import get_valid_dp_sizes
-from shoal.dynamic_scheduler.settings import number, read
+from shoal.dynamic_scheduler.settings import KeyPath, dotted, number, read
 from shoal.errors import ClusterConfigError, ShoalValueError
 from shoal.nearest import did_you_mean
 from shoal.problems import shown
@@ -175,12 +175,12 @@ def _table(config: Any, num_gpus: int) -> Profile:
         )
     stages = []
     for name in components:
-        path = f"{_SECTION}.components.{name}"
-        points = read(config, f"{path}.seconds")
-        curve = _curve(config, f"{path}.seconds")
+        path = (_SECTION, "components", name)
+        points = read(config, (*path, "seconds"))
+        curve = _curve(config, (*path, "seconds"))
         wide = 1
-        if read(config, f"{path}.gpus_per_process", None) is not None:
-            wide = number(config, f"{path}.gpus_per_process")
+        if read(config, (*path, "gpus_per_process"), None) is not None:
+            wide = number(config, (*path, "gpus_per_process"))
         stages.append(Stage(str(name), _table_cost(curve, points, wide, batch), wide))
     return Profile(TABLE, tuple(stages), batch, "item")
 
@@ -198,19 +198,19 @@ def _table_cost(
     return on
 
 
-def _curve(config: Any, path: str) -> Callable[[float], float]:
+def _curve(config: Any, path: KeyPath) -> Callable[[float], float]:
     points = read(config, path)
     if not isinstance(points, Mapping) or any(
         not isinstance(x, int) or isinstance(x, bool) for x in points
     ):
         raise ClusterConfigError(
-            f"{path}={shown(points)}: expected a mapping from counts to seconds, such as "
+            f"{dotted(path)}={shown(points)}: expected a mapping from counts to seconds, such as "
             "{4: 30.5, 8: 17}"
         )
     try:
         return fit(points)
     except ShoalValueError as error:
-        raise ClusterConfigError(f"{path}: {error}") from error
+        raise ClusterConfigError(f"{dotted(path)}: {error}") from error
 
 
 def _seconds(config: Any, key: str) -> float:

@@ -1,7 +1,7 @@
 """Read the settings of the scheduler: keys of a configuration, sizes of a placement."""
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -13,6 +13,8 @@ from shoal.problems import shown
 __all__ = [
     "ComponentSize",
     "JobSizes",
+    "KeyPath",
+    "dotted",
     "flag",
     "number",
     "read",
@@ -24,44 +26,55 @@ __all__ = [
 _ABSENT = object()
 
 
-def read(config: Any, path: str, default: Any = _ABSENT) -> Any:
+KeyPath = str | Sequence[Any]
+"""Keys of a configuration: separated by dots, or as a sequence if a key may hold a dot."""
+
+
+def dotted(path: KeyPath) -> str:
+    """Return keys as text, for messages."""
+    return path if isinstance(path, str) else ".".join(map(str, path))
+
+
+def read(config: Any, path: KeyPath, default: Any = _ABSENT) -> Any:
     """Return a value of a configuration: nested mappings, a `DictConfig`, or plain attributes.
 
     Args:
         config: The configuration.
-        path: The keys, separated by dots: `algorithm.group_size`.
+        path: The keys: `algorithm.group_size`.
         default: The value if a key is absent, or its value is None; required without it.
 
     Raises:
         ClusterConfigError: The key is absent and has no default; names the nearest key.
     """
     value, known = config, []
-    done = ""
-    for name in path.split("."):
+    done: list[Any] = []
+    for name in path.split(".") if isinstance(path, str) else path:
         known = _names(value)
         value = _step(value, name)
-        done = f"{done}.{name}".removeprefix(".")
+        done.append(name)
         if value is _ABSENT or value is None:
             break
     if value is not _ABSENT and value is not None:
         return value
     if default is not _ABSENT:
         return default
-    near = did_you_mean(done.rpartition(".")[2], known)
-    raise ClusterConfigError(f"{path}: the key is missing ({done} does not exist){near}")
+    near = did_you_mean(str(done[-1]), known)
+    raise ClusterConfigError(
+        f"{dotted(path)}: the key is missing ({dotted(done)} does not exist){near}"
+    )
 
 
-def _step(value: Any, name: str) -> Any:
+def _step(value: Any, name: Any) -> Any:
     if isinstance(value, Mapping):
         return value.get(name, _ABSENT)
-    return getattr(value, name, _ABSENT)
+    return getattr(value, str(name), _ABSENT)
 
 
 def _names(value: Any) -> list[str]:
     return [str(key) for key in value] if isinstance(value, Mapping) else []
 
 
-def number(config: Any, path: str, *, least: int = 1) -> int:
+def number(config: Any, path: KeyPath, *, least: int = 1) -> int:
     """Return a required integer of a configuration.
 
     Raises:
@@ -69,7 +82,9 @@ def number(config: Any, path: str, *, least: int = 1) -> int:
     """
     value = read(config, path)
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ClusterConfigError(f"{path}={shown(value)}: expected an integer, at least {least}")
+        raise ClusterConfigError(
+            f"{dotted(path)}={shown(value)}: expected an integer, at least {least}"
+        )
     return value
 
 
