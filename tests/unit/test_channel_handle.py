@@ -190,11 +190,22 @@ CALLS = {
 }
 
 
+NAN = float("nan")
+BAD_KEYS = [
+    ([], r"key=\[\]: a list cannot be a key"),
+    ((1, {2}), r"key=\(1, \{2\}\): a tuple cannot be a key"),
+    (range(3), r"key=range\(0, 3\): a range cannot be a key"),
+    (NAN, "key=nan: a NaN does not equal itself"),
+    ((1, NAN), r"key=\(1, nan\): a NaN does not equal itself"),
+]
+
+
 @everywhere
-def test_every_call_refuses_a_key_that_is_not_hashable(warm):
-    for name, call in CALLS.items():
-        with pytest.raises(ShoalTypeError, match=r"key=\[\]: a list cannot be a key"):
-            pytest.fail(f"{name} returned {call(warm, [])!r}")
+def test_every_call_refuses_a_bad_key(warm):
+    for key, text in BAD_KEYS:
+        for name, call in CALLS.items():
+            with pytest.raises((ShoalTypeError, ShoalValueError), match=text):
+                pytest.fail(f"{name} returned {call(warm, key)!r}")
 
 
 @ways

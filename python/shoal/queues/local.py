@@ -39,6 +39,7 @@ from shoal.queues.protocol import (
 from shoal.queues.settings import DROPPING, ChannelSettings
 from shoal.queues.usage import Counts
 from shoal.queues.wait import Queues
+from shoal.shm.keys import canonical
 from shoal.shm.refusals import Refusal, timeout_error
 
 __all__ = ["LocalChannel", "LocalQueues"]
@@ -134,6 +135,7 @@ class LocalQueues(Queues):
             with self._lock:
                 queue = self._queues.get(key)
                 if queue is None:
+                    canonical(key)  # refuses what a channel between processes refuses
                     queue = self._queues[key] = _Queue(key, self.settings.maxsize)
                     if len(self._queues) > self._most:
                         kept = {k: q for k, q in self._queues.items() if q.in_use or q is queue}
