@@ -87,9 +87,12 @@ def test_an_endpoint_without_entries_is_refused(field, empty):
     [
         ("Env", ValueError, "'Env': not enough values to unpack: expected 'Name:ranks'"),
         ("Env:all", AssertionError, "'all' needs to know which ranks exist"),
-        ("Env:x", ValueError, "Invalid rank format 'x'"),
+        ("Env:x", ValueError, "Invalid rank format 'x': expected ranks and ranges such as 0-3,5$"),
         ("Env:0:1", ValueError, "Invalid rank format '0:1'"),
         ("channel/", ValueError, "expected the name of a channel"),
+        ("channel/ :0", ValueError, "expected the name of a channel"),
+        (":0", ValueError, "':0': expected the name of a group before the colon"),
+        ("group/:0", ValueError, "'group/:0': expected the name of a group before the colon"),
         (["Env:0", 3], ValueError, "3: expected a text"),
     ],
 )

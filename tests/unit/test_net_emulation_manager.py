@@ -116,7 +116,7 @@ def test_a_broadcast_takes_as_long_as_its_slowest_link():
         ("EnvGroup:0", "Env:0"),
         ("EnvGroupGroup:1", "EnvGroupGroup:1"),
         ("env_group:1", "env_group:1"),
-        (":1", "Group:1"),
+        ("Group:1", "Group:1"),
         ("Env:3", "EnvGroup:3:0"),
     ],
 )

@@ -228,7 +228,7 @@ def _expanded(entry: Any) -> list[str]:
         raise ClusterConfigError("expected a text of the form 'Name:ranks'")
     if entry.startswith(CHANNEL):
         name = entry.removeprefix(CHANNEL).partition(":")[0]
-        if not name:
+        if not name.strip():
             raise ClusterConfigError(f"expected the name of a channel after {CHANNEL!r}")
         return [CHANNEL + name]
     name, colon, ranks = entry.partition(":")
@@ -237,6 +237,8 @@ def _expanded(entry: Any) -> list[str]:
             "not enough values to unpack: expected 'Name:ranks', such as 'Env:0-3', 'node:0' or "
             f"'{CHANNEL}Name'"
         )
+    if not name.removeprefix(GROUP).strip():
+        raise ClusterConfigError("expected the name of a group before the colon, such as 'Env:0-3'")
     return [f"{name}:{rank}" for rank in parse_rank_config(ranks)]
 
 

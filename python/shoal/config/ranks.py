@@ -40,7 +40,7 @@ def parse_rank_config(
     if all(type(rank) is int and rank >= 0 for rank in listed):
         ranks.update(listed)  # fast path: lists of thousands of nodes are checked repeatedly
     else:
-        for part in _parts(rank_config):
+        for part in _parts(rank_config, available_ranks):
             ranks |= _part(part, available_ranks, what)
     if available_ranks is not None:
         # Searching a list for every rank is slow; a range is fast without making a set.
@@ -61,14 +61,14 @@ def _outside(ranks: set[int], known: range | set[int]) -> list[int]:
     return [rank for rank in ranks if rank not in known]
 
 
-def _parts(config: object) -> list[str | int]:
+def _parts(config: object, available: Sequence[int] | None) -> list[str | int]:
     if isinstance(config, str):
         return [part.strip() for part in config.split(",") if part.strip()]
     if isinstance(config, int) and not isinstance(config, bool):
         return [config]
     if isinstance(config, Sequence):
-        return [part for entry in config for part in _parts(entry)]
-    raise _invalid(config)
+        return [part for entry in config for part in _parts(entry, available)]
+    raise _invalid(config, available)
 
 
 def _part(part: str | int, available: Sequence[int] | None, what: str) -> set[int]:
@@ -82,7 +82,7 @@ def _part(part: str | int, available: Sequence[int] | None, what: str) -> set[in
         return set(available)
     match = _RANKS.fullmatch(str(part))
     if match is None:
-        raise _invalid(part)
+        raise _invalid(part, available)
     first, last = int(match[1]), int(match[2] or match[1])
     if last < first:
         raise ClusterConfigError(
@@ -94,10 +94,11 @@ def _part(part: str | int, available: Sequence[int] | None, what: str) -> set[in
     return set(range(first, last + 1))
 
 
-def _invalid(part: object) -> ClusterConfigError:
-    return ClusterConfigError(
-        f"Invalid rank format {shown(part)}: expected ranks and ranges such as 0-3,5, or all"
-    )
+def _invalid(part: object, available: Sequence[int] | None) -> ClusterConfigError:
+    expected = "expected ranks and ranges such as 0-3,5"
+    if available is not None:
+        expected += ", or all"
+    return ClusterConfigError(f"Invalid rank format {shown(part)}: {expected}")
 
 
 def show_ranks(ranks: Sequence[int]) -> str:
