@@ -17,9 +17,11 @@ from shoal import (
     PackedPlacementStrategy,
     Worker,
     WorkerGroupFuncResult,
+    plan,
 )
 from shoal.context import current
 from shoal.errors import (
+    ClusterConfigError,
     ClusterError,
     LaunchError,
     NameTakenError,
@@ -408,6 +410,15 @@ def test_a_node_has_the_robots_that_a_configuration_lists():
         strategy = ComponentPlacement(document, cluster).get_strategy("env")
         group = Counter.create_group().launch(cluster, strategy, name="env")
         assert group.robot_ips().wait() == [["10.0.0.1"]]
+    inventory = [{"count": 2, "hardware": {"Franka": 2}}]
+    text = "node 1: the configuration lists 1 Franka, and the inventory .* has 2"
+    with pytest.raises(ClusterConfigError, match=text):
+        plan(document, inventory)
+    with (
+        pytest.raises(ClusterConfigError, match=text),
+        local_cluster(cluster_cfg=document, inventory=inventory),
+    ):
+        pytest.fail("the cluster has another number of robots than its inventory")
 
 
 def test_a_configuration_places_components():

@@ -2,21 +2,27 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shoal.bootstrap.extension import load_user_extension_module
+from shoal.config import ClusterConfig
 from shoal.config.yaml12 import read_yaml
 from shoal.errors import ClusterConfigError, ShoalValueError
-from shoal.hardware import ACCELERATOR_HW_TYPE, HardwareInfo, HardwareResource
+from shoal.hardware import (
+    ACCELERATOR_HW_TYPE,
+    HardwareInfo,
+    HardwareResource,
+    configured_hardware,
+)
 from shoal.hardware.accelerators import accelerator_model
 from shoal.planner.inventory_spec import NodeKind, parse_nodes
 from shoal.planner.inventory_yaml import read_nodes
 from shoal.planner.phrases import count_of, show_ranks
 from shoal.topology import NodeInfo
 
-__all__ = ["Inventory", "read_inventory"]
+__all__ = ["Inventory", "nodes_with_robots", "read_inventory"]
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -72,6 +78,36 @@ def read_inventory(source: Any, hardware_types: Sequence[str] = ()) -> Inventory
         "an inventory must be a text such as 16x8:H100/64cpu, the path of a YAML file, what such a "
         f"file holds, a list of NodeInfo, or a Cluster; not {type(source).__name__}"
     )
+
+
+def nodes_with_robots(inventory: Inventory, config: ClusterConfig | None) -> list[NodeInfo]:
+    """Return copies of the nodes that a job uses, with the robots that its configuration lists.
+
+    Raises:
+        ClusterConfigError: Inventory and configuration list different numbers of a type on a node.
+    """
+    pieces: dict[int, list[Any]] = {}
+    for group in (config.node_groups if config is not None else None) or []:
+        for piece in group.hardware.configs if group.hardware is not None else ():
+            pieces.setdefault(piece.node_rank, []).append(piece)
+    count = None if config is None else config.num_nodes
+    return [
+        replace(node, hardware_resources=_combined(node, pieces.get(node.node_rank, []), inventory))
+        for node in inventory.nodes[:count]
+    ]
+
+
+def _combined(node: NodeInfo, pieces: list[Any], inventory: Inventory) -> list[HardwareResource]:
+    by_type = {resource.type: resource for resource in node.hardware_resources}
+    for resource in configured_hardware(node.node_rank, pieces):
+        known = by_type.get(resource.type)
+        if known is not None and known.count != resource.count:
+            raise ClusterConfigError(
+                f"node {node.node_rank}: the configuration lists {resource.count} "
+                f"{resource.type}, and the inventory {inventory.name} has {known.count}"
+            )
+        by_type[resource.type] = resource
+    return list(by_type.values())
 
 
 def _build(name: str, kinds: Sequence[NodeKind]) -> Inventory:

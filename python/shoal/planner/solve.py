@@ -8,17 +8,12 @@ from typing import Any, TypeVar
 from shoal._backend import Placement
 from shoal.config import ClusterConfig, Document, load, read_document
 from shoal.errors import ClusterConfigError, ClusterError, PlacementError, ShoalValueError
-from shoal.hardware import (
-    ACCELERATOR_HW_TYPE,
-    Hardware,
-    HardwareResource,
-    configured_hardware,
-)
+from shoal.hardware import ACCELERATOR_HW_TYPE, Hardware
 from shoal.placement import ComponentPlacement, PlacementStrategy
 from shoal.placement.environment import group_environment
 from shoal.planner.advice import advise
 from shoal.planner.environment import planned_environment
-from shoal.planner.inventory import Inventory, read_inventory
+from shoal.planner.inventory import Inventory, nodes_with_robots, read_inventory
 from shoal.planner.model import (
     Plan,
     PlannedComponent,
@@ -179,34 +174,10 @@ def _count_nodes(config: ClusterConfig, inventory: Inventory, problems: _Problem
 
 def _cluster(config: ClusterConfig, inventory: Inventory) -> DescribedCluster:
     # Copies, since `build_groups` stores labels and variables in the nodes.
-    pieces: dict[int, list[Any]] = {}
-    for group in config.node_groups or []:
-        for piece in group.hardware.configs if group.hardware is not None else ():
-            pieces.setdefault(piece.node_rank, []).append(piece)
     nodes = [
-        replace(
-            node,
-            node_labels=[],
-            env_vars={},
-            hardware_resources=_hardware(node, pieces.get(node.node_rank, []), inventory),
-        )
-        for node in inventory.nodes[: config.num_nodes]
+        replace(node, node_labels=[], env_vars={}) for node in nodes_with_robots(inventory, config)
     ]
     return DescribedCluster(nodes, build_groups(nodes, config))
-
-
-def _hardware(node: NodeInfo, pieces: list[Any], inventory: Inventory) -> list[HardwareResource]:
-    """Combine the hardware that inventory and configuration list for a node."""
-    by_type = {resource.type: resource for resource in node.hardware_resources}
-    for resource in configured_hardware(node.node_rank, pieces):
-        known = by_type.get(resource.type)
-        if known is not None and known.count != resource.count:
-            raise ClusterConfigError(
-                f"node {node.node_rank}: the configuration lists {resource.count} "
-                f"{resource.type}, and the inventory {inventory.name} has {known.count}"
-            )
-        by_type[resource.type] = resource
-    return list(by_type.values())
 
 
 def _place(

@@ -19,7 +19,6 @@ from shoal.config import ClusterConfig, load
 from shoal.context import current, set_context
 from shoal.deadline import observe_waits
 from shoal.errors import ClusterError, LaunchError, ShoalValueError
-from shoal.hardware import configured_hardware
 from shoal.manager import NodeManager
 from shoal.net_emulation import (
     NetEmulationManager,
@@ -27,7 +26,7 @@ from shoal.net_emulation import (
     use_network,
     warn_of_unknown,
 )
-from shoal.planner.inventory import read_inventory
+from shoal.planner.inventory import nodes_with_robots, read_inventory
 from shoal.ports import released_ports
 from shoal.problems import shown
 from shoal.testing import actors
@@ -125,7 +124,7 @@ class LocalCluster(Cluster):
         count = num_nodes if config is None else config.num_nodes
         if num_nodes is not None and inventory is not None:
             raise ShoalValueError(_EITHER)
-        nodes = _nodes(count, accelerators, inventory)
+        nodes = _nodes(count, accelerators, inventory, config)
         prepare_stop()
         self._stack = ExitStack()
         try:
@@ -137,7 +136,6 @@ class LocalCluster(Cluster):
     def _enter(self, nodes: list[NodeInfo], config: Any) -> None:
         stack, before = self._stack, current()
         stack.enter_context(released_ports())
-        _add_configured_hardware(nodes, config)
         groups = build_groups(nodes, config)
         manager = NodeManager(nodes, groups, config)
         port = manager.get_master_port()
@@ -235,7 +233,9 @@ class LocalCluster(Cluster):
         ]
 
 
-def _nodes(num_nodes: Any, accelerators: Any, inventory: Any) -> list[NodeInfo]:
+def _nodes(
+    num_nodes: Any, accelerators: Any, inventory: Any, config: ClusterConfig | None
+) -> list[NodeInfo]:
     """Make the nodes; the arguments come from a user and may have any type."""
     if inventory is not None:
         if accelerators:
@@ -246,7 +246,6 @@ def _nodes(num_nodes: Any, accelerators: Any, inventory: Any) -> list[NodeInfo]:
                 f"local_cluster: the configuration has num_nodes: {num_nodes}, and the inventory "
                 f"{found.name} has {len(found.nodes)}"
             )
-        nodes = list(copy.deepcopy(found.nodes[:num_nodes]))
     else:
         if num_nodes is not None and (type(num_nodes) is not int or num_nodes < 1):
             raise ShoalValueError(
@@ -264,24 +263,14 @@ def _nodes(num_nodes: Any, accelerators: Any, inventory: Any) -> list[NodeInfo]:
                 f"local_cluster: accelerators={counts!r} has {len(counts)} numbers for "
                 f"{num_nodes} nodes"
             )
-        nodes = list(read_inventory(",".join(map(str, counts))).nodes)
+        found = read_inventory(",".join(map(str, counts)))
+    nodes = copy.deepcopy(nodes_with_robots(found, config))
     shared = {name: os.environ[name] for name in PATH_LIKE_ENV_VARS if name in os.environ}
     for rank, node in enumerate(nodes):
         node.ray_id = node.ray_id or f"local-{rank}"
         node.node_ip = node.node_ip or IP
         node.default_env_vars = dict(shared)
     return nodes
-
-
-def _add_configured_hardware(nodes: list[NodeInfo], config: ClusterConfig | None) -> None:
-    """Give the nodes the robots that a configuration lists, without querying any."""
-    groups = (config.node_groups if config is not None else None) or []
-    pieces = [piece for group in groups if group.hardware for piece in group.hardware.configs]
-    for node in nodes:
-        own = [piece for piece in pieces if piece.node_rank == node.node_rank]
-        listed = {found.type: found for found in configured_hardware(node.node_rank, own)}
-        known = {found.type: found for found in node.hardware_resources}
-        node.hardware_resources = list((known | listed).values())
 
 
 def _undo(cls: type, *names: str) -> Callable[[], None]:
