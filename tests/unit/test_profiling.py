@@ -116,10 +116,21 @@ def test_groups_are_matched_in_any_case(groups, expected):
 def test_steps():
     assert NsightConfig().should_profile_step(7)
     assert not NsightConfig(enabled=False).should_profile_step(7)
-    config = NsightConfig(steps=[3, 1, 3])
+    config = ProfileConfig(steps=[3, 1, 3])
     assert config.steps == [1, 3]
     assert [step for step in range(5) if config.should_profile_step(step)] == [1, 3]
     assert NsightConfig(steps=2).steps == [2]
+
+
+def test_several_steps_need_a_range_end_for_each():
+    with pytest.warns(
+        UserWarning, match=r"steps=\[10, 11\]: nsys records until the first stop_pro"
+    ):
+        assert NsightConfig(steps=[11, 10]).options["capture-range-end"] == "stop"
+    for end in ("stop", "repeat"):  # the user has chosen: no warning
+        assert NsightConfig(steps=[10, 11], options={"capture-range-end": end}).steps == [10, 11]
+    NsightConfig(steps=[10, 11], flags="--capture-range-end=repeat")
+    NsightConfig(steps=[10, 11], options={"stop-on-range-end": True})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Runs a worker under NVIDIA's Nsight Systems: `nsys profile … python`."""
 
 import shlex
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -69,6 +70,14 @@ class NsightConfig(ProfileConfig):
         if self.steps is not None:
             # Capture only between the start and the stop of a step.
             defaults = {"capture-range": "cudaProfilerApi", _RANGE_END: "stop"}
+            given_end = _RANGE_END in self._flag_names() | self.options.keys()
+            if not (problems or given_end) and len(self.steps) > 1:
+                warnings.warn(
+                    f"profiling.steps={self.steps}: nsys records until the first stop_profile() "
+                    "only, by the default capture-range-end: stop; set capture-range-end: repeat "
+                    "in profiling.options to record each step, or stop to record the first",
+                    stacklevel=2,
+                )
             for name, value in defaults.items():
                 if name not in self._flag_names():
                     self.options.setdefault(name, value)
