@@ -2,12 +2,12 @@
 
 import importlib
 import math
-import operator
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from shoal.errors import ChannelMemoryError, DependencyError, ShoalTypeError, ShoalValueError
+from shoal.integers import as_int
 from shoal.pickling import is_quantized
 
 __all__ = ["as_dtype", "checked_form", "load_numpy", "most_dimensions", "new_array"]
@@ -64,9 +64,9 @@ def _sizes(shape: Any) -> tuple[int, ...]:
 
 
 def _size(size: Any, shape: Any) -> int:
-    if isinstance(size, bool) or not hasattr(size, "__index__"):
+    checked = as_int(size)
+    if checked is None:
         raise ShoalTypeError(f"shape={shape!r}: expected an int or a sequence of ints")
-    checked = operator.index(size)
     if not 0 <= checked <= _LARGEST:
         raise ShoalValueError(f"shape={shape!r}: expected sizes from 0 to {_LARGEST}")
     return checked

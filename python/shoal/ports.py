@@ -11,9 +11,9 @@ import random
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from shoal.errors import LockError, ShoalValueError
+from shoal.integers import as_int
 
 __all__ = ["hold_port", "released_ports"]
 
@@ -55,18 +55,16 @@ def hold_port(
         ShoalValueError: `max_port_num` is not a port number of 1024 or more.
         LockError: No acceptable port is free.
     """
-    limit_given: Any = max_port_num  # typed, but it comes from a user
-    if limit_given is not None and (
-        not isinstance(limit_given, int) or not _FIRST_PORT <= limit_given <= _MAX_PORT
-    ):
+    most = as_int(max_port_num, _FIRST_PORT, _MAX_PORT)
+    if most is None and max_port_num is not None:
         raise ShoalValueError(
             f"max_port_num={max_port_num!r}: expected {_FIRST_PORT} to {_MAX_PORT}"
         )
     # Port 0 lets the kernel choose any free port; with a limit, ports are tried in random order.
     candidates: Iterable[int] = (
         itertools.repeat(0, 1 if attempts is None else attempts)
-        if max_port_num is None
-        else random.sample(range(_FIRST_PORT, max_port_num + 1), max_port_num + 1 - _FIRST_PORT)
+        if most is None
+        else random.sample(range(_FIRST_PORT, most + 1), most + 1 - _FIRST_PORT)
     )
     for port in itertools.islice(candidates, attempts):
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

@@ -21,6 +21,7 @@ LAYERS = [
         "deadline",
         "fork",
         "futures",
+        "integers",
         "job_end",
         "long_wait_hooks",
         "loop",

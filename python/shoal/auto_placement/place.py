@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any
 
 from shoal.auto_placement.profiles import EMBODIED, REASONING, Profile, read_profile
 from shoal.auto_placement.search import IN_TURN, PIPELINE, Layout, Stage, in_turn, search
@@ -11,6 +11,7 @@ from shoal.config import read_document
 from shoal.config.yaml12 import read_yaml
 from shoal.dynamic_scheduler.settings import read
 from shoal.errors import ClusterConfigError, PlacementError, ShoalTypeError
+from shoal.integers import as_int
 from shoal.planner import Plan, plan
 from shoal.problems import shown
 from shoal.rank_ranges import runs_of, show_run
@@ -95,9 +96,10 @@ def find_placement(config: Any, num_gpus: int) -> AutoPlacement:
         PlacementError: No placement fits.
         ShoalTypeError: The number is not an integer.
     """
-    given: Any = num_gpus  # typed, but it comes from a user
-    if isinstance(given, bool) or not isinstance(given, SupportsIndex):
-        raise ShoalTypeError(f"num_gpus={shown(given)}: expected an integer")
+    given = as_int(num_gpus)
+    if given is None:
+        raise ShoalTypeError(f"num_gpus={shown(num_gpus)}: expected an integer")
+    num_gpus = given
     if num_gpus < 1:
         raise PlacementError(f"no placement fits on {num_gpus} GPUs")
     profile = read_profile(config, num_gpus)

@@ -23,6 +23,7 @@ from shoal.errors import (
     ShoalTimeoutError,
     ShoalValueError,
 )
+from shoal.integers import as_int
 from shoal.manager import NodeManager, WorkerManager, too_high
 from shoal.manager.base import required_namespace
 from shoal.queues.settings import ChannelSettings
@@ -67,7 +68,8 @@ def create(
         ShoalTimeoutError: An actor did not start in time.
         ShoalValueError: The node does not exist.
     """
-    if type(node_rank) is not int or node_rank < 0:
+    node = as_int(node_rank, 0)
+    if node is None:
         raise ShoalValueError(
             f"channel {settings.name!r}: node_rank={node_rank!r}: expected an integer, at least 0"
         )
@@ -75,9 +77,9 @@ def create(
     wanted = replace(settings, num_actors=num_actors)
     local = in_process()
     if local is not None:
-        created: tuple[ChannelSettings, Routes] = local.channels.create(wanted, node_rank)
+        created: tuple[ChannelSettings, Routes] = local.channels.create(wanted, node)
         return created
-    nodes = range(num_actors) if distributed else [node_rank]
+    nodes = range(num_actors) if distributed else [node]
     await_abandoned(settings.name, deadline)
     while (made := _join(wanted, deadline, shared=shared)) is None:
         with contextlib.suppress(NameTakenError):  # another process was faster
@@ -285,7 +287,7 @@ def node_of_accelerator(rank: int) -> int:
         return 0
     first = 0
     for node_rank, count in enumerate(counts):
-        if first <= rank < first + count:
+        if as_int(rank, first, first + count - 1) is not None:
             return node_rank
         first += count
     raise ShoalValueError(f"gpu_id={rank!r}: this cluster has accelerators 0 to {first - 1}")

@@ -26,6 +26,7 @@ from shoal.cluster.job import Job, emulates_network
 from shoal.context import current
 from shoal.errors import LaunchError, NameTakenError, ShoalTypeError, ShoalValueError
 from shoal.hardware import AcceleratorType, visibility_env
+from shoal.integers import as_int
 from shoal.node_probe.report import NodeReport, fingerprint
 from shoal.profiling import (
     ProfileConfig,
@@ -202,8 +203,9 @@ def resolve(job: Job, request: Allocation, reports: Sequence[NodeReport]) -> Sta
         ShoalValueError: The node, accelerator or node group does not exist.
     """
     node = job.nodes[_checked_node(job, request)]
-    calls: Any = request.max_concurrency  # typed, but it comes from a user
-    if calls is not None and (type(calls) is not int or not 1 <= calls <= _MAX_CONCURRENCY):
+    calls = request.max_concurrency
+    request.max_concurrency = as_int(calls, 1, _MAX_CONCURRENCY)
+    if request.max_concurrency is None and calls is not None:
         raise ShoalValueError(f"max_concurrency={calls!r}: expected 1 to {_MAX_CONCURRENCY}")
     group = job.groups.get(str(request.node_group_label))
     if group is None:
@@ -315,10 +317,10 @@ def _actor_class(cls: type) -> Any:
 
 
 def _checked_node(job: Job, request: Allocation) -> int:
-    rank: Any = request.node_rank  # typed, but it comes from a user
-    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < len(job.nodes):
+    rank = as_int(request.node_rank, 0, len(job.nodes) - 1)
+    if rank is None:
         raise ShoalValueError(
-            f"{request.worker_name}: node {rank!r} does not exist; this cluster has nodes 0 to "
+            f"{request.worker_name}: node {request.node_rank!r} does not exist; this cluster has nodes 0 to "
             f"{len(job.nodes) - 1}"
         )
     return rank
@@ -328,18 +330,18 @@ def _accelerator_env(
     node: NodeInfo, request: Allocation, environment: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variables that restrict a worker to the devices of its placement or `gpu_id`."""
-    gpu: Any = request.gpu_id  # typed, but it comes from a user
+    gpu = as_int(request.gpu_id, 0, node.num_accelerators - 1)
     env: dict[str, str] = {}
-    if gpu is None or gpu == -1:
+    if request.gpu_id is None or request.gpu_id == -1:
         kind = request.env_vars.get("ACCELERATOR_TYPE")
         visible = request.env_vars.get("VISIBLE_DEVICES")
         if kind is None or visible is None:
             return {}
         ranks = [rank for rank in visible.split(",") if rank]
-    elif isinstance(gpu, bool) or not isinstance(gpu, int) or not 0 <= gpu < node.num_accelerators:
+    elif gpu is None:
         has = f"has {node.num_accelerators}" if node.num_accelerators else "has none"
         raise ShoalValueError(
-            f"{request.worker_name}: accelerator {gpu!r} does not exist; node {node.node_rank} "
+            f"{request.worker_name}: accelerator {request.gpu_id!r} does not exist; node {node.node_rank} "
             f"{has} (-1 or None asks for none)"
         )
     else:

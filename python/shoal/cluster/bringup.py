@@ -36,6 +36,7 @@ from shoal.errors import (
     ShoalValueError,
 )
 from shoal.hardware import ACCELERATOR_HW_TYPE
+from shoal.integers import as_int
 from shoal.node_probe.ask import probe_hardware_of
 from shoal.node_probe.hardware import HardwareReport
 from shoal.node_probe.report import NodeReport, probe_node
@@ -221,12 +222,12 @@ def wanted_nodes(num_nodes: int | None, config: ClusterConfig | None) -> int | N
     Raises:
         ShoalValueError: The number is invalid, or contradicts the configuration.
     """
-    given: Any = num_nodes  # typed, but it comes from a user
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
+    wanted = as_int(num_nodes, 0)
+    if wanted is None and num_nodes is not None:
         raise ShoalValueError(f"num_nodes={num_nodes!r}: expected 0 (all) or a positive number")
     if config is None:
-        return num_nodes
-    if num_nodes is not None and num_nodes != config.num_nodes:
+        return wanted
+    if wanted is not None and wanted != config.num_nodes:
         raise ShoalValueError(
             f"num_nodes={num_nodes} contradicts the configuration, which has num_nodes: "
             f"{config.num_nodes}; give one of them"

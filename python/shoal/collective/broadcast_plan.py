@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from shoal._backend import WorkerAddress
 from shoal.collective.peers import peer_address
 from shoal.errors import ShoalTypeError, ShoalValueError
+from shoal.integers import as_int
 from shoal.manager import WorkerInfo
 
 __all__ = ["RING_FROM", "Edges", "direct_edges", "edges_of", "expand", "own_group", "source"]
@@ -63,7 +64,7 @@ def _addresses(name: Any, ranks: Any, where: str) -> list[WorkerAddress]:
 
 
 def _is_rank(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return as_int(value) is not None
 
 
 def source(src: Any, members: Sequence[WorkerAddress]) -> WorkerAddress:

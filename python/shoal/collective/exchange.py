@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from shoal.collective.tensors.receives import NOT_HERE
 from shoal.deadline import Deadline
 from shoal.errors import ChannelDecodeError, ShoalTypeError, ShoalValueError
 from shoal.fork import ChildStage, in_child
+from shoal.integers import as_int
 from shoal.process import forked_error
 from shoal.work import AsyncWork
 
@@ -278,7 +279,7 @@ class Exchange:
             ShoalTimeoutError: The others did not take part in time.
             PeerLostError: One of them died.
         """
-        if ranks is None and groups and isinstance(groups[0], int):
+        if ranks is None and groups and as_int(groups[0]) is not None:
             groups, ranks = None, groups
         me = self._routes.info.address
         members = expand(groups) if ranks is None else own_group(me, ranks)
@@ -318,7 +319,7 @@ class Exchange:
     def _outbox(self, group: str, rank: Ranks) -> Outbox:
         self._check_fork()
         peer = peer_address(group, rank)
-        key = (group, rank if isinstance(rank, int) else tuple(rank))
+        key = (group, tuple(rank) if isinstance(rank, Iterable) else rank)
         found = self._outboxes.get(key)
         if found is None:
             made = Outbox(
@@ -332,7 +333,7 @@ class Exchange:
     def _inbox(self, group: str, rank: Ranks) -> Inbox:
         self._check_fork()
         peer = peer_address(group, rank)
-        key = (group, rank if isinstance(rank, int) else tuple(rank))
+        key = (group, tuple(rank) if isinstance(rank, Iterable) else rank)
         found = self._inboxes.get(key)
         if found is None:
             direct = (self._direct_receives.setdefault(group, {}), key[1])

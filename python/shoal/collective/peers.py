@@ -26,13 +26,13 @@ def peer_address(group_name: Any, rank: int | Sequence[int]) -> WorkerAddress:
         ShoalTypeError: The group's name or the rank is of the wrong type.
         AddressError: They do not form an address.
     """
-    path = [rank] if isinstance(rank, int) else rank
-    if not isinstance(group_name, str) or isinstance(path, (str, bytes)):
+    try:
+        return WorkerAddress(group_name, rank)
+    except TypeError:
         raise ShoalTypeError(
             f"group {group_name!r}, rank {rank!r}: expected a text and an integer, or a list of "
             "integers for a worker below another"
-        )
-    return WorkerAddress(group_name, list(path))
+        ) from None
 
 
 class Peers:

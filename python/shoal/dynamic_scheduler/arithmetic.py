@@ -1,12 +1,12 @@
 """The scheduler's decisions as pure functions: how many instances go, and which groups move."""
 
 from collections.abc import Iterable, Sequence
-from numbers import Integral
 from typing import Any
 
 from shoal.dynamic_scheduler.messages import count_tasks
 from shoal.dynamic_scheduler.settings import number
 from shoal.errors import ClusterConfigError, ShoalValueError
+from shoal.integers import as_ints
 
 __all__ = [
     "count_releasable",
@@ -39,8 +39,8 @@ def get_valid_dp_sizes(cfg: Any, total_gpus: int, model_parallel_size_with_cp: i
         >>> get_valid_dp_sizes(job, 8, 1)
         [1, 2, 3, 6]
     """
-    given: tuple[Any, ...] = (total_gpus, model_parallel_size_with_cp)
-    if not all(isinstance(count, Integral) for count in given) or min(given) < 1:
+    given = as_ints((total_gpus, model_parallel_size_with_cp))
+    if given is None or min(given) < 1:
         raise ShoalValueError(
             f"total_gpus={total_gpus!r}, model_parallel_size_with_cp="
             f"{model_parallel_size_with_cp!r}: expected integers, at least 1"
@@ -53,7 +53,7 @@ def get_valid_dp_sizes(cfg: Any, total_gpus: int, model_parallel_size_with_cp: i
             f"global_step_batch_size={rows} must be divisible by train_iter={steps}: change "
             "data.rollout_batch_size, algorithm.group_size or algorithm.n_minibatches"
         )
-    most = total_gpus // model_parallel_size_with_cp
+    most = given[0] // given[1]
     return [dp for dp in range(1, most + 1) if (rows // steps) % (dp * group_size) == 0]
 
 

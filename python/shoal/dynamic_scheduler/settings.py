@@ -1,12 +1,11 @@
 """Read the settings of the scheduler: keys of a configuration, sizes of a placement."""
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 from shoal.errors import ClusterConfigError
+from shoal.integers import as_int, as_ints
 from shoal.nearest import did_you_mean
 from shoal.problems import shown
 
@@ -155,10 +154,10 @@ class JobSizes:
     """
 
     def __init__(self, num_gpus: int, **sizes: tuple[int, int]) -> None:
-        total: Any = num_gpus  # typed, but it comes from a user
-        if not isinstance(total, Integral):
+        total = as_int(num_gpus)
+        if total is None:
             raise ClusterConfigError(f"num_gpus={shown(num_gpus)}: expected an integer")
-        self.num_gpus = num_gpus
+        self.num_gpus = total
         self._sizes = {name: _checked(name, size) for name, size in sizes.items()}
 
     @property
@@ -248,8 +247,8 @@ def _count_gpus(placement: Any, names: list[str]) -> int:
 
 def _checked(name: str, size: Any) -> ComponentSize:
     try:
-        world, instances = map(operator.index, size)
-    except (TypeError, ValueError):
+        world, instances = as_ints(size) or []
+    except ValueError:
         raise ClusterConfigError(
             f"{name}={shown(size)}: expected the numbers of its GPUs and instances, such as (4, 2)"
         ) from None

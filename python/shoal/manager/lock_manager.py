@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import operator
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -15,6 +14,7 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
+from shoal.integers import as_int, as_ints
 from shoal.manager.base import Caller, Manager
 from shoal.manager.lock_table import LockRequest, LockTable, Owner, show_devices
 from shoal.manager.node_manager import NodeManager
@@ -155,12 +155,12 @@ class DeviceLockManager(Manager):
             ShoalTypeError: A rank is not an integer.
             PlacementIndexError: The cluster has no such device.
         """
-        try:
-            devices = list(dict.fromkeys(operator.index(device) for device in accel_ids))
-        except TypeError:
+        given = as_ints(accel_ids)
+        if given is None:
             raise ShoalTypeError(
                 f"accel_ids={accel_ids!r}: expected a list of cluster-wide ranks of accelerators"
-            ) from None
+            )
+        devices = list(dict.fromkeys(given))
         if devices and self._num_accelerators is None:
             nodes = NodeManager.get_proxy().get_nodes()
             self._num_accelerators = sum(node.num_accelerators for node in nodes)
@@ -288,7 +288,7 @@ def _owner(worker_name: str, caller: Caller | None) -> Owner:
 
 
 def _checked_port(port: int) -> int:
-    given: Any = port  # typed, but it comes from a user
-    if isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= _MAX_PORT:
+    checked = as_int(port, 1, _MAX_PORT)
+    if checked is None:
         raise ShoalValueError(f"port={port!r}: expected a number from 1 to {_MAX_PORT}")
-    return port
+    return checked

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import operator
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from shoal._backend import (
 )
 from shoal.config.entries import labels_of
 from shoal.errors import PlacementError, ShoalTypeError
+from shoal.integers import as_ints
 from shoal.placement.groups import ClusterLike, find_groups
 from shoal.problems import shown
 
@@ -272,13 +272,13 @@ class NodePlacementStrategy(_SolvedStrategy):
         older = {} if node_ids is None else {"node_ids": node_ids}
         values = _newer(name, {"node_ranks": node_ranks}, older, {"node_ranks": ["node_ids"]})
         ranks = _required(values, "node_ranks", name)
-        try:
-            self._node_ranks = sorted(map(_node_rank, ranks))
-        except TypeError as error:
+        found = as_ints(ranks)
+        if found is None:
             raise ShoalTypeError(
                 f"{name}: node_ranks={shown(ranks)}: expected a list with the node of each process; "
                 f"{name}([0, 0]) starts two on node 0"
-            ) from error
+            )
+        self._node_ranks = sorted(found)
         if not self._node_ranks:
             raise PlacementError("node_ranks must not be empty")
 
@@ -287,12 +287,6 @@ class NodePlacementStrategy(_SolvedStrategy):
 
     def __repr__(self) -> str:
         return f"NodePlacementStrategy({self._node_ranks!r}, node_group_label={self.node_groups!r})"
-
-
-def _node_rank(rank: Any) -> int:
-    if isinstance(rank, bool):
-        raise TypeError("a node rank must be an int, not bool")
-    return operator.index(rank)
 
 
 def _newer(

@@ -8,6 +8,7 @@ from typing import Any
 
 from shoal._backend import backend
 from shoal.errors import ShoalValueError
+from shoal.integers import as_int
 
 __all__ = ["CAPACITY", "DROPPING", "MOST_ITEMS", "ChannelSettings", "MemoryLocation"]
 
@@ -109,11 +110,13 @@ class ChannelSettings:
                 f"channel name {self.name!r}: expected a text that is not empty and has no ':'"
             )
         for name, low in (("maxsize", 0), ("capacity", 1), ("max_bytes", 1)):
-            value = getattr(self, name)
-            if value is None and name == "max_bytes":
+            given = getattr(self, name)
+            if given is None and name == "max_bytes":
                 continue
-            if type(value) is not int or value < low:
+            value = as_int(given, low)
+            if value is None:
                 raise self._wrong(name, f"an integer, at least {low}")
+            object.__setattr__(self, name, value)
         for name, known in (("policy", POLICIES), ("memory_policy", MEMORY_POLICIES)):
             if getattr(self, name) not in known:
                 raise self._wrong(name, f"one of {', '.join(known)}")

@@ -19,6 +19,7 @@ from shoal.config import ClusterConfig, load
 from shoal.context import current, set_context
 from shoal.deadline import observe_waits
 from shoal.errors import ClusterError, LaunchError, ShoalValueError
+from shoal.integers import as_int, as_ints
 from shoal.manager import NodeManager
 from shoal.net_emulation import (
     NetEmulationManager,
@@ -247,13 +248,14 @@ def _nodes(
                 f"{found.name} has {len(found.nodes)}"
             )
     else:
-        if num_nodes is not None and (type(num_nodes) is not int or num_nodes < 1):
+        wanted = as_int(num_nodes, 1)
+        if wanted is None and num_nodes is not None:
             raise ShoalValueError(
                 f"local_cluster: num_nodes={num_nodes!r}: expected a whole number, at least one node"
             )
         several = isinstance(accelerators, Sequence) and not isinstance(accelerators, str)
-        counts = list(accelerators) if several else [accelerators] * (num_nodes or 1)
-        if not counts or any(type(count) is not int or count < 0 for count in counts):
+        counts = as_ints(accelerators if several else [accelerators] * (wanted or 1))
+        if not counts or min(counts) < 0:
             raise ShoalValueError(
                 f"local_cluster: accelerators={shown(accelerators)}: expected a number from 0 on, "
                 "or a list with one for each node"

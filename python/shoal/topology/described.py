@@ -1,10 +1,9 @@
 """A cluster described by its nodes and node groups, running or only planned."""
 
 from collections.abc import Sequence
-from operator import index
-from typing import Any, SupportsIndex
 
 from shoal.errors import ShoalValueError
+from shoal.integers import as_int
 from shoal.topology.node import NodeGroupInfo, NodeInfo
 
 __all__ = ["DescribedCluster"]
@@ -103,10 +102,10 @@ class DescribedCluster:
         Raises:
             ShoalValueError: There is no such node.
         """
-        rank: Any = node_rank  # users may pass any type
-        if not isinstance(rank, SupportsIndex) or not 0 <= index(rank) < len(self._nodes):
+        rank = as_int(node_rank, 0, len(self._nodes) - 1)
+        if rank is None:
             raise ShoalValueError(
-                f"node {rank!r} does not exist; this cluster has nodes 0 to {len(self._nodes) - 1}"
+                f"node {node_rank!r} does not exist; this cluster has nodes 0 to {len(self._nodes) - 1}"
             )
         return self._nodes[rank]
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from shoal.context import describe_self
 from shoal.errors import ChannelError, ShoalValueError, WeightsError, WeightsExistsError
+from shoal.integers import as_int, as_ints
 from shoal.weights.actor import PREFIX, WeightsSettings
 from shoal.weights.part_names import VersionPart
 from shoal.weights.version import MOST_IN_EPOCH, Version
@@ -68,9 +69,10 @@ def checked_version(given: Any, argument: str) -> Version:
         version = Version(*given)
     except TypeError:
         version = Version(-1, -1)
-    if not all(type(part) is int and part >= 0 for part in version):
+    epoch, number = (as_int(part, 0) for part in version)
+    if epoch is None or number is None:
         raise ShoalValueError(f"{argument}={given!r}: expected a version, such as snapshot.version")
-    return version
+    return Version(epoch, number)
 
 
 def checked_delta(delta: Any) -> bool | str | Version:
@@ -96,20 +98,18 @@ def checked_part(part: Any, version: Any, delta: Any) -> VersionPart | None:
     """
     if part is None:
         return None
-    if (
-        not isinstance(part, tuple)
-        or [type(number) for number in part] != [int, int]
-        or not 0 <= part[0] < part[1]
-    ):
+    numbers = as_ints(part) if isinstance(part, tuple) else None
+    if numbers is None or len(numbers) != 2 or not 0 <= numbers[0] < numbers[1]:  # noqa: PLR2004  (rank, size)
         raise ShoalValueError(f"publish: part={part!r}: expected (rank, number of parts)")
-    if type(version) is not int or not 0 <= version <= MOST_IN_EPOCH:
+    number = as_int(version, 0, MOST_IN_EPOCH)
+    if number is None:
         raise ShoalValueError(
             f"publish: part={part!r}, version={version!r}: expected the number of the version, which "
             "all parts have to give"
         )
     if delta is not False:
         raise ShoalValueError("publish: delta= and part= cannot be used together")
-    return VersionPart(version, *part)
+    return VersionPart(number, *numbers)
 
 
 def checked_dtype(dtype: Any) -> Any:

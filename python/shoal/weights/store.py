@@ -18,6 +18,7 @@ from shoal.errors import (
     WeightsMemoryError,
     WeightsNotFoundError,
 )
+from shoal.integers import as_int
 from shoal.loop import submit
 from shoal.process import Origin
 from shoal.shm.shared_files.mapping import copy_into
@@ -127,7 +128,7 @@ class Store(VersionFolder):
             FileExistsError: The folder has weights.
             WeightsMemoryError: The folder has no room for a page.
         """
-        cls.check_bounds(keep, max_bytes)
+        keep, max_bytes = cls.checked_bounds(keep, max_bytes)
         try:
             keeps = Pool(folder).keeps_descriptor
             ControlPage.create(
@@ -139,16 +140,18 @@ class Store(VersionFolder):
             raise WeightsNotFoundError(f"{folder} cannot hold weights: {error}") from None
 
     @staticmethod
-    def check_bounds(keep: Any, max_bytes: Any) -> None:
-        """Check the arguments of `create`.
+    def checked_bounds(keep: Any, max_bytes: Any) -> tuple[int, int | None]:
+        """Return the arguments of `create`.
 
         Raises:
             ShoalValueError: One is not valid.
         """
-        if type(keep) is not int or keep < 1:
+        kept, most = as_int(keep, 1), as_int(max_bytes, 1)
+        if kept is None:
             raise ShoalValueError(f"keep={keep!r}: expected an integer, at least 1")
-        if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 1):
+        if most is None and max_bytes is not None:
             raise ShoalValueError(f"max_bytes={max_bytes!r}: expected an integer, at least 1")
+        return kept, most
 
     # Publishing.
 
@@ -288,12 +291,13 @@ class Store(VersionFolder):
         least = newest.number + 1 if newest is not None and newest.epoch == epoch else 0
         if number is None:
             return Version(epoch, max(1, least))
-        if type(number) is not int or not least <= number <= MOST_IN_EPOCH:
+        wanted = as_int(number, least, MOST_IN_EPOCH)
+        if wanted is None:
             after = f" after {newest}" if least else ""
             raise ShoalValueError(
                 f"publish: version={number!r}{after}: expected an integer, at least {least}"
             )
-        return Version(epoch, number)
+        return Version(epoch, wanted)
 
     def next_epoch(self, newest: Version | None, epochs: Collection[int | None]) -> int:
         """Return the epoch of the version after the newest one; under the publisher's lock.

@@ -27,6 +27,7 @@ from shoal.errors import (
     WeightsNotFoundError,
 )
 from shoal.futures import ends_in_time, fail, fulfil
+from shoal.integers import as_int
 from shoal.job_end import tie_to_job
 from shoal.manager import NodeManager
 from shoal.process import Origin
@@ -131,12 +132,12 @@ class Weights:
             ShoalTimeoutError: The actor did not start in time.
         """
         check_name(name)
-        Store.check_bounds(keep, max_bytes)
+        keep, max_bytes = Store.checked_bounds(keep, max_bytes)
         nodes = 1 if in_process() is not None else NodeManager.get_proxy().num_nodes()
         here = max(0, current().node_rank)
-        home = here if nodes == 1 and node_rank is None else node_rank
-        is_node = home is None or (type(home) is int and 0 <= home < nodes)
-        if in_process() is None and not is_node:
+        home = here if nodes == 1 and node_rank is None else as_int(node_rank, 0)
+        is_node = node_rank is None if home is None else home < nodes or in_process() is not None
+        if not is_node:
             raise ShoalValueError(
                 f"weights {name!r}: node_rank={node_rank!r}: expected a node, 0 to {nodes - 1}"
             )

@@ -3,7 +3,6 @@
 import inspect
 import logging
 import math
-import operator
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
-from typing import Any, Self, SupportsIndex
+from typing import Any, Self
 
 from ray.exceptions import RayError
 
@@ -32,6 +31,7 @@ from shoal.errors import (
     ShoalError,
     ShoalValueError,
 )
+from shoal.integers import as_ints
 from shoal.job_end import tie_to_job
 from shoal.manager import WorkerManager
 from shoal.manager.base import find_namespace, required_namespace
@@ -453,14 +453,8 @@ class WorkerGroup:
 
     def _checked_ranks(self, ranks: Sequence[Any]) -> list[int]:
         size = len(self._workers)
-        # Other integers, such as numpy's, are valid; a bool is a mistake.
-        found = [
-            operator.index(r)
-            for r in ranks
-            if isinstance(r, SupportsIndex) and not isinstance(r, bool)
-        ]
-        valid = {r for r in found if 0 <= r < size}
-        if not ranks or len(valid) != len(ranks):
+        found = as_ints(ranks)
+        if not found or len({r for r in found if 0 <= r < size}) != len(ranks):
             raise ShoalValueError(
                 f"execute_on({', '.join(map(repr, ranks))}): expected ranks 0 to {size - 1} of the "
                 f"group {self._name!r}, each once"

@@ -5,12 +5,12 @@ batches. Within a dict None stays None, and a number, a flag or a text belongs t
 """
 
 import itertools
-import operator
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from shoal.errors import ShoalTypeError, ShoalValueError
+from shoal.integers import as_ints
 from shoal.pickling import is_tensor
 
 __all__ = [
@@ -95,12 +95,11 @@ def split_batch(data: Any, split_sizes: Sequence[int]) -> list[Any]:
         ShoalValueError: The sizes do not sum exactly to the rows of every part of the batch, or a
             part has an unsupported type.
     """
-    try:
-        sizes = [operator.index(size) for size in split_sizes]
-    except TypeError:
+    sizes = as_ints(split_sizes)
+    if sizes is None:
         raise ShoalTypeError(
             f"split sizes {split_sizes!r}: expected a list of integers, the rows of each piece"
-        ) from None
+        )
     if any(size < 0 for size in sizes):
         raise ShoalValueError(f"split sizes {sizes}: expected 0 or more rows for each piece")
     return _split(data, sizes, "data")

@@ -1,10 +1,9 @@
 """`CommMapper`: which ranks of two groups exchange rows of one batch, and how many."""
 
-import operator
-from numbers import Integral
 from typing import Any
 
 from shoal.errors import ShoalValueError
+from shoal.integers import as_int
 
 __all__ = ["CommMapper"]
 
@@ -41,8 +40,8 @@ class CommMapper:
             ShoalValueError: `batch_size` is negative or not divisible by both sizes, or the rank
                 does not exist.
         """
-        rows = _checked(batch_size, src_world_size, dst_world_size)
-        return _overlaps(rows, src_world_size, dst_world_size, src_rank, "src_rank")
+        rows, sources, destinations = _checked(batch_size, src_world_size, dst_world_size)
+        return _overlaps(rows, sources, destinations, src_rank, "src_rank")
 
     @staticmethod
     def get_src_ranks(
@@ -52,8 +51,8 @@ class CommMapper:
 
         Arguments and errors are those of `get_dst_ranks`, with `dst_rank` the destination.
         """
-        rows = _checked(batch_size, src_world_size, dst_world_size)
-        return _overlaps(rows, dst_world_size, src_world_size, dst_rank, "dst_rank")
+        rows, sources, destinations = _checked(batch_size, src_world_size, dst_world_size)
+        return _overlaps(rows, destinations, sources, dst_rank, "dst_rank")
 
     @staticmethod
     def decoupled_get_batch_size(
@@ -76,10 +75,10 @@ class CommMapper:
                 `queue_size` is too large; or no `queue_size` is given and the larger group is not
                 a multiple of the smaller one, so that whole pieces would leave rows out.
         """
-        for name, size in (("src_world_size", src_world_size), ("dst_world_size", dst_world_size)):
-            _check_world_size(name, size)
-        wanted: Any = queue_size  # typed, but it comes from a user
-        if not isinstance(wanted, Integral):
+        src_world_size = _world_size("src_world_size", src_world_size)
+        dst_world_size = _world_size("dst_world_size", dst_world_size)
+        wanted = as_int(queue_size)
+        if wanted is None:
             raise ShoalValueError(f"queue_size ({queue_size!r}) must be an integer.")
         larger = max(src_world_size, dst_world_size)
         rows = _row_count(batch_size)
@@ -91,56 +90,57 @@ class CommMapper:
         if src_world_size >= dst_world_size:
             return [rows // larger]
         pieces = dst_world_size // src_world_size
-        if queue_size > pieces:
+        if wanted > pieces:
             raise ShoalValueError(
-                f"queue_size {queue_size} should be less than (dst_world_size {dst_world_size} // "
+                f"queue_size {wanted} should be less than (dst_world_size {dst_world_size} // "
                 f"src_world_size {src_world_size}) or equal to it, which is {pieces}"
             )
-        if queue_size <= 0 and dst_world_size % src_world_size:
+        if wanted <= 0 and dst_world_size % src_world_size:
             raise ShoalValueError(
                 f"dst_world_size ({dst_world_size}) must be divisible by src_world_size "
                 f"({src_world_size}) in decoupled mode: {pieces} pieces of {rows // larger} rows "
                 f"are not a rank's share of batch_size ({rows}); change a world size, or say with "
                 "a queue size how many pieces a rank has"
             )
-        return [rows // larger] * (queue_size if queue_size > 0 else pieces)
+        return [rows // larger] * (wanted if wanted > 0 else pieces)
 
 
-def _checked(batch_size: int, src_world_size: int, dst_world_size: int) -> int:
-    rows = _row_count(batch_size)
+def _checked(batch_size: int, src_world_size: int, dst_world_size: int) -> list[int]:
+    found = [_row_count(batch_size)]
     for name, size in (("src_world_size", src_world_size), ("dst_world_size", dst_world_size)):
-        _check_world_size(name, size)
-        if rows % size:
-            raise ShoalValueError(f"batch_size ({rows}) must be divisible by {name} ({size}).")
-    return rows
+        found.append(_world_size(name, size))
+        if found[0] % found[-1]:
+            raise ShoalValueError(f"batch_size ({found[0]}) must be divisible by {name} ({size}).")
+    return found
 
 
 def _overlaps(
     rows: int, own_world_size: int, peer_world_size: int, own_rank: Any, name: str
 ) -> list[tuple[int, int]]:
-    is_integer = isinstance(own_rank, Integral)
-    if not is_integer or not 0 <= own_rank < own_world_size:
+    rank = as_int(own_rank, 0, own_world_size - 1)
+    if rank is None:
         raise ShoalValueError(f"{name} ({own_rank!r}) must be in [0, {own_world_size}).")
     if not rows:
         return []
     own, peer = rows // own_world_size, rows // peer_world_size
-    start, end = own_rank * own, (own_rank + 1) * own
+    start, end = rank * own, (rank + 1) * own
     return [
-        (rank, min(end, (rank + 1) * peer) - max(start, rank * peer))
-        for rank in range(start // peer, (end - 1) // peer + 1)
+        (other, min(end, (other + 1) * peer) - max(start, other * peer))
+        for other in range(start // peer, (end - 1) // peer + 1)
     ]
 
 
 def _row_count(batch_size: int) -> int:
-    try:
-        rows = operator.index(batch_size)
-    except TypeError:
-        raise ShoalValueError(f"batch_size ({batch_size!r}) must be an integer.") from None
+    rows = as_int(batch_size)
+    if rows is None:
+        raise ShoalValueError(f"batch_size ({batch_size!r}) must be an integer.")
     if rows < 0:
         raise ShoalValueError(f"batch_size ({rows}) must be 0 or more.")
     return rows
 
 
-def _check_world_size(name: str, size: Any) -> None:
-    if not isinstance(size, Integral) or size < 1:
+def _world_size(name: str, size: Any) -> int:
+    checked = as_int(size, 1)
+    if checked is None:
         raise ShoalValueError(f"{name} ({size!r}) must be 1 or more, and an integer.")
+    return checked
