@@ -32,7 +32,7 @@ def check_log_folder(path: str | os.PathLike[str]) -> Path:
     Raises:
         ClusterError: It cannot be made or written.
         ShoalValueError: The path is empty.
-        ShoalTypeError: It is no path.
+        ShoalTypeError: It is not a path.
     """
     wrong = f"distributed_log_dir={shown(path)}: expected the path of a folder, or None"
     given: Any = path  # typed, but it comes from a user
