@@ -665,8 +665,8 @@ class ShmQueue:
 
         Raises:
             ShoalTimeoutError: `get_batch: queue 'a' did not reach weight 10 within 2 s: it holds 3
-                messages`; they stay. The weight is `least` if that is smaller. Other errors: same
-                as `get`.
+                messages`; they stay. The weight is `least` if that is smaller; with 0 the text is
+                that of `get`. Other errors: same as `get`.
         """
 
     @overload

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar
 
-from shoal.errors import ClusterConfigError
+from shoal.errors import ClusterConfigError, ShoalTypeError
 from shoal.nearest import did_you_mean
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Problem",
     "construct",
     "dataclass_arg_check",
+    "listed",
     "path_text",
     "shown",
 ]
@@ -59,6 +60,19 @@ def shown(value: object) -> str:
     """Return a value as a message shows it: its `repr`, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def listed(given: Any, name: str, expected: str) -> list[Any]:
+    """Return the items of an argument that is iterable.
+
+    Raises:
+        ShoalTypeError: It is not.
+    """
+    try:
+        items = iter(given)
+    except TypeError:
+        raise ShoalTypeError(f"{name}={given!r}: expected an iterable, {expected}") from None
+    return list(items)
 
 
 def path_text(root: str, path: Sequence[str | int]) -> str:

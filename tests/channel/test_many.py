@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from shoal.errors import ChannelClosed, ShoalTimeoutError, ShoalValueError
+from shoal.errors import ChannelClosed, ShoalTimeoutError, ShoalTypeError, ShoalValueError
 from support.in_thread import in_thread
 from support.processes import DEADLINE_S
 
@@ -121,6 +121,10 @@ def test_wrong_counts_are_errors(channel, key):
         one.get_many(0, key)
     with pytest.raises(ShoalValueError, match="target_weight=-1"):
         one.get_batch(-1, key)
+    with pytest.raises(ShoalTypeError, match=r"^items=5: expected an iterable"):
+        one.put_many(5, key=key)
+    with pytest.raises(ShoalTypeError, match=r"^weights=5: expected an iterable"):
+        one.put_many([1], 5, key=key)
     assert one.empty(key)
 
 

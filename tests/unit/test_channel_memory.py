@@ -162,7 +162,7 @@ def test_a_key_that_gets_full_is_an_error_for_a_put_that_waits_for_memory(
     others = actors.way(way)
     for n in range(5):
         others.put("k", n, 0, None)
-    with pytest.raises(ChannelFull, match="put_nowait: no room in"):
+    with pytest.raises(ChannelFull, match="put: no room in"):
         tried(put).result()
 
 

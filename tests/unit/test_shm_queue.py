@@ -354,6 +354,12 @@ WRONG = [
         ShoalValueError,
         "weights: expected 3, one for each object, got 2",
     ),
+    (lambda q: q.put_many(5), ShoalTypeError, "objs=5: expected an iterable, the objects to put"),
+    (
+        lambda q: q.put_many([1], weights=5),
+        ShoalTypeError,
+        "weights=5: expected an iterable, an int for each object",
+    ),
     (lambda q: q.session.queue("n", -1), ShoalValueError, "maxsize=-1: expected 0 to"),
     (lambda q: q.session.queue("n", True), ShoalTypeError, "maxsize=True: expected an int"),
     (lambda q: q.session.queue("n", 0, -1), ShoalValueError, "max_bytes=-1: expected 0 to"),

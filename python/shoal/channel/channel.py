@@ -32,6 +32,7 @@ from shoal.errors import (
     ShoalTimeoutError,
 )
 from shoal.manager.base import required_namespace
+from shoal.problems import listed
 from shoal.queues.local import LocalChannel, LocalQueues
 from shoal.queues.protocol import (
     DEFAULT_KEY,
@@ -274,9 +275,11 @@ class Channel(ChannelBase):
             ShoalError: Same as `put`. The items before the failed one are in the channel; the
                 error's attribute `done` says how many they are.
         """
-        key, items = checked_key(key), items if type(items) is list else list(items)
+        key = checked_key(key)
+        items = items if type(items) is list else listed(items, "items", "the items to put")
         if weights is not None:
-            weights = [checked_weight(weight) for weight in weights]
+            given = listed(weights, "weights", "an int for each item")
+            weights = [checked_weight(weight) for weight in given]
             checked_count(len(weights), len(items))
         # The queue of the key, if no asynchronous call of this process is pending on it.
         direct, put = self._direct_puts.get(key), 0

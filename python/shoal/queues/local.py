@@ -180,18 +180,18 @@ class LocalQueues(Queues):
 
     # Puts.
 
-    def try_put(self, key: Hashable, item: Any, weight: int) -> None:
+    def try_put(self, key: Hashable, item: Any, weight: int, call: str = "put_nowait") -> None:
         """Put an item, or raise `ChannelFull`."""
-        refusal = self._offer("put_nowait", key, self._made(item, key, weight))
+        refusal = self._offer(call, key, self._made(item, key, weight))
         if refusal is not None:
-            raise self._full(ChannelFull, "put_nowait", key, refusal)
+            raise self._full(ChannelFull, call, key, refusal)
 
     def start_put(
         self, key: Hashable, item: Any, weight: int, deadline: Deadline, *, timed: bool = True
     ) -> Future:
         """Start a put."""
         if self.settings.policy == "error":
-            self.try_put(key, item, weight)
+            self.try_put(key, item, weight, "put")
             return done(None)
         new = self._made(item, key, weight)
         refusal = self._offer("put", key, new)
@@ -367,8 +367,8 @@ class LocalQueues(Queues):
 
     def _nothing(self, key: Hashable, want: Want, deadline: Deadline) -> ShoalTimeoutError:
         refusal = NOTHING
-        if want.kind == "batch":
-            needed = want.amount if want.least is None else want.least
+        needed = want.amount if want.least is None else want.least
+        if want.kind == "batch" and needed:
             refusal = Refusal("weight", self.qsize(key), needed, 0)
         return timeout_error(want.operation, self._shown(key), deadline.timeout, refusal)
 

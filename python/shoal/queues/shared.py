@@ -379,7 +379,7 @@ def put_or_wait(queue: Queue, item: Any, weight: int, policy: str) -> None:
         put_now(queue, item, weight, policy)
     except ChannelFull as error:
         if policy == "error" and queue.full():
-            raise
+            raise _full(queue) from None
         raise NotYet(Refusal.of(error)) from None
 
 
@@ -393,12 +393,16 @@ def _keep_room(queue: Queue, policy: str, wait: "QueueWait") -> None:
     if policy in DROPPING:
         queue.displace(all=policy == "keep_latest")
     elif queue.full():
-        held = queue.qsize()
-        kind = "messages" if queue.maxsize else "backlog"
-        refusal = Refusal(kind, held, queue.maxsize or held, 0)
-        error = ChannelFull(f"put_nowait: no room in {queue.name}: {refusal.why()}")
-        error.refusal = refusal[:]
-        raise error
+        raise _full(queue)
+
+
+def _full(queue: Queue) -> ChannelFull:
+    """Return the error of a put under the policy `error`."""
+    kind, held = "messages" if queue.maxsize else "backlog", queue.maxsize or queue.qsize()
+    refusal = Refusal(kind, held, held, 0)
+    error = ChannelFull(f"put: no room in {queue.name}: {refusal.why()}")
+    error.refusal = refusal[:]
+    return error
 
 
 def take_now(queue: "Queue | LaneQueue", want: Want) -> Any:

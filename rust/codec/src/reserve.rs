@@ -33,7 +33,7 @@ pub fn reserve(shape: &Bound<'_, PyAny>, dtype: &Bound<'_, PyAny>) -> PyResult<R
     let grid = Grid::new(place, item_size, sizes.iter().map(|size| Some(*size)));
     let Some((len, grid)) = grid.and_then(|grid| Some((grid.byte_len()?, grid))) else {
         let message = format!(
-            "room for shape {shape} cannot be reserved: expected at most 16 dimensions, and no more bytes than memory can have"
+            "room for shape {shape} cannot be reserved: expected at most 16 dimensions for a tensor, as many as numpy allows for an array, and no more bytes than memory can have"
         );
         return Err(bad_value(py, message));
     };

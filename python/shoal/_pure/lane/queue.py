@@ -35,12 +35,14 @@ from shoal.errors import (
     ChannelDecodeError,
     ChannelError,
     ChannelExistsError,
+    ChannelFull,
     ChannelMemoryError,
     ShoalError,
     ShoalTypeError,
     ShoalValueError,
     with_items,
 )
+from shoal.problems import listed
 
 __all__ = ["LaneMessage", "LaneQueue"]
 
@@ -135,7 +137,7 @@ class LaneQueue:
         waiting: Waiting = None,
     ) -> None:
         """Append objects in their order, waiting for room."""
-        call, objs = Call("put_many", timeout, waiting), list(objs)
+        call, objs = Call("put_many", timeout, waiting), listed(objs, "objs", "the objects to put")
         self._put_all(call, objs, weights_for(objs, weights))
 
     def get(
@@ -236,8 +238,9 @@ class LaneQueue:
             return self._failed_error(call, failed)
         refusal = refusal_of(failed.body)
         # The policy `error` does not wait for room, but for memory.
-        waits = self._policy != "error" or refusal.kind == "memory"
-        return nothing_put(self._name, call if waits else Call("put_nowait", 0), refusal)
+        if self._policy != "error" or refusal.kind == "memory":
+            return nothing_put(self._name, call, refusal)
+        return refusal.of(ChannelFull(f"{call.op}: no room in {self._name}: {refusal.why()}"))
 
     def _failed_error(self, call: Call, failed: FailedError) -> ShoalError:
         text = failed.body.decode(errors="replace")

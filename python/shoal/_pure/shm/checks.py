@@ -15,6 +15,7 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
+from shoal.problems import listed
 
 __all__ = [
     "LARGEST", "SIGNALS", "Call", "Refusal", "Waiting", "check_queue", "flag", "not_rebuilt", "nothing_put",
@@ -59,7 +60,8 @@ def weights_for(objs: Sequence[Any], weights: Iterable[int] | None) -> list[int]
     """Return the weight of each object."""
     if weights is None:
         return [0] * len(objs)
-    checked = [whole(weight, "weight", 0) for weight in weights]
+    given = listed(weights, "weights", "an int for each object")
+    checked = [whole(weight, "weight", 0) for weight in given]
     if len(checked) != len(objs):
         raise ShoalValueError(
             f"weights: expected {len(objs)}, one for each object, got {len(checked)}"
@@ -185,7 +187,7 @@ def nothing_taken(name: str, call: Call, refusal: Refusal) -> ShoalError:
         text = f"no message can be taken from {name}{held}" if held else f"{name} is empty"
         return refusal.of(ChannelEmpty(f"{call.op}: {text}"))
     late = f"within {call.seconds:g} s"
-    if held or call.op != "get_batch":
+    if held or refusal.kind != "weight":
         return refusal.of(ShoalTimeoutError(f"{call.op}: no message in {name} {late}{held}"))
     return refusal.of(
         ShoalTimeoutError(

@@ -34,6 +34,7 @@ from shoal._pure.shm.reservation import ShmReservation, put_reserved, reserved
 from shoal._pure.shm.session import ShmSession, joined
 from shoal._pure.shm.tables import LEASED, LOANED, PATIENCE_S, connect, use
 from shoal.errors import ShoalTypeError, ShoalValueError
+from shoal.problems import listed
 
 __all__ = ["ShmQueue", "shm_queues"]
 
@@ -122,8 +123,8 @@ class ShmQueue:
         """Append objects in their order, waiting for room."""
         done = 0
         try:
-            objs = list(objs)
             call = Call("put_many", timeout, waiting)
+            objs = listed(objs, "objs", "the objects to put")
             self._entered(call.op)
             for obj, weight in zip(objs, weights_for(objs, weights), strict=True):
                 self._put(call, obj, weight)

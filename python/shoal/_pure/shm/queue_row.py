@@ -483,7 +483,9 @@ def up_to_weight(target: int, least: int | None = None) -> Choose:
                 return chosen
         count, _, closed, pressed = queue.counters(db)
         complete = closed or pressed or count >= queue.bound or total >= needed
-        return chosen if chosen and complete else Refusal("weight", count, needed)
+        if chosen and complete:
+            return chosen
+        return Refusal("weight", count, needed) if needed else _EMPTY
 
     return choose
 

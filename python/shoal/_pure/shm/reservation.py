@@ -77,8 +77,8 @@ def reserved(queue: QueueRow, call: Call, shape: Any, dtype: Any) -> ShmReservat
     size = math.prod(sizes) * kind.itemsize
     if len(sizes) > most_dimensions(kind) or size > LARGEST:
         raise ShoalValueError(
-            f"room for shape {shape} cannot be reserved: expected at most 16 dimensions, and no "
-            "more bytes than memory can have"
+            f"room for shape {shape} cannot be reserved: expected at most 16 dimensions for a "
+            "tensor, as many as numpy allows for an array, and no more bytes than memory can have"
         )
     number = queue.reserve(call, size)
     try:

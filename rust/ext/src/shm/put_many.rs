@@ -7,7 +7,7 @@ use shoal_shm::blocking::Lack;
 use shoal_shm::session::{Batch, Error, SessionQueue};
 use shoal_shm::{Label, WaitState};
 
-use super::arguments::weight;
+use super::arguments::{weight, wrong_type};
 use super::errors::bad_value;
 use super::parcel::message_of;
 use super::process_queue::ProcessQueue;
@@ -166,8 +166,7 @@ impl PyShmQueue {
     ) -> PyResult<()> {
         let here = self.process_queue(py, put.operation)?;
         let queue = &here.queue;
-        let list = py.get_type::<PyList>().call1((objects,))?;
-        let list = list.cast_into::<PyList>()?;
+        let list = list_of(objects)?;
         let mut objects = Objects {
             here,
             weights: weights_of(weights, &list)?,
@@ -217,12 +216,31 @@ impl PyShmQueue {
     }
 }
 
+/// The argument `objs`, as a list.
+pub(super) fn list_of<'py>(objects: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+    let list = objects.py().get_type::<PyList>().call1((objects,));
+    let list = list.map_err(|error| no_series(error, objects, "objs", "the objects to put"))?;
+    Ok(list.cast_into()?)
+}
+
+/// The error for a series of arguments: `error`, unless they are none.
+fn no_series(error: PyErr, given: &Bound<'_, PyAny>, name: &str, expected: &str) -> PyErr {
+    match given.try_iter() {
+        Ok(_) => error,
+        Err(_) => wrong_type(given, name, &format!("an iterable, {expected}")),
+    }
+}
+
 /// The argument `weights`: one for each object; None if all are 0.
 pub(super) fn weights_of(
     weights: Option<&Bound<'_, PyAny>>,
     objects: &Bound<'_, PyList>,
 ) -> PyResult<Option<Vec<u64>>> {
-    let weights = weights.map(|weights| items(weights, weight)).transpose()?;
+    let read = |given: &Bound<'_, PyAny>| {
+        let series = items(given, weight);
+        series.map_err(|error| no_series(error, given, "weights", "an int for each object"))
+    };
+    let weights = weights.map(read).transpose()?;
     if let Some(weights) = &weights
         && weights.len() != objects.len()
     {

@@ -167,9 +167,12 @@ impl SessionQueue {
     pub fn shortage_of_take(&self, want: Want) -> Shortage {
         match want {
             Want::Count(_) => Shortage::Empty,
-            Want::Weight { target, least } => Shortage::Weight {
-                held: self.len(),
-                bound: least.map_or(target, |least| least.min(target)),
+            Want::Weight { target, least } => match least.map_or(target, |l| l.min(target)) {
+                0 => Shortage::Empty,
+                bound => Shortage::Weight {
+                    held: self.len(),
+                    bound,
+                },
             },
         }
     }

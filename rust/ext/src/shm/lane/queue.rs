@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use pyo3::exceptions::{PyConnectionRefusedError, PyConnectionResetError};
 use pyo3::import_exception;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
 use shoal_codec::{Encoded, encode_into};
 use shoal_lane::client::{Cancel, Client, Error, Failed, Limits, Parcel, Target};
 use shoal_lane::frame::Policy;
@@ -16,7 +15,7 @@ use super::super::arguments::{LARGEST, weight, whole, whole_or_none, wrong_value
 use super::super::errors::{closed, refused};
 use super::super::get::Get;
 use super::super::parcel::message_of;
-use super::super::put_many::weights_of;
+use super::super::put_many::{list_of, weights_of};
 use super::super::queue::{MAXSIZE_LIMIT, batch, count, keep, key_of, name_of};
 use super::super::wait::Limit;
 use super::{ip, secret, tls};
@@ -232,8 +231,7 @@ impl PyLaneQueue {
         weights: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let py = objects.py();
-        let list = py.get_type::<PyList>().call1((objects,))?;
-        let list = list.cast_into::<PyList>()?;
+        let list = list_of(objects)?;
         let weights = weights_of(weights, &list)?;
         let mut next = 0;
         loop {
@@ -267,7 +265,7 @@ impl PyLaneQueue {
         // The policy `error` does not wait for room, but for memory.
         let waits = self.policy != Policy::Error || matches!(why, Shortage::Memory { .. });
         if !waits {
-            return refused(py, "ChannelFull", why.text("put_nowait", &self.name), why);
+            return refused(py, "ChannelFull", why.text(put.operation, &self.name), why);
         }
         put.limit
             .gave_up(py, "ChannelFull", put.operation, &self.name, why)
