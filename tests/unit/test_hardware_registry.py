@@ -103,13 +103,17 @@ def test_the_decorator_needs_parentheses():
         Hardware.register(Hardware)
 
 
-def test_a_configuration_class_must_derive_from_hardware_config(registries):
+def test_a_configuration_class_is_a_dataclass_derived_from_hardware_config(registries):
     @dataclass
     class Plain:
         port: str
 
-    with pytest.raises(ShoalValueError, match=r"Plain: .* dataclass that is derived from Hardware"):
-        NodeHardwareConfig.register_hardware_config("Plain")(Plain)
+    class Undecorated(HardwareConfig):
+        port: str
+
+    for cls in (Plain, Undecorated):
+        with pytest.raises(ShoalValueError, match=r": .* dataclass that is derived from Hardware"):
+            NodeHardwareConfig.register_hardware_config("Plain")(cls)
     assert "Plain" not in NodeHardwareConfig.hardware_config_registry
 
 

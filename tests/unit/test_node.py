@@ -201,6 +201,8 @@ def test_a_cluster_and_its_missing_nodes(wrong):
     assert cluster.get_node_group("robots") is None
     with pytest.raises(ShoalValueError, match=f"node {wrong!r} does not exist; .* nodes 0 to 1"):
         cluster.get_node_info(wrong)
+    with pytest.raises(ShoalValueError, match=r"node 'a' does not exist; .* nodes 0 to 1"):
+        cluster.get_node_ip("a")
     with pytest.raises(IndexError):
         cluster.get_node_ip(2)
 

@@ -192,6 +192,8 @@ def test_an_unknown_component_is_named_with_the_nearest():
             ask("rolout")
         with pytest.raises(AssertionError, match='there is no component "None"; there are rollout'):
             ask(None)
+        with pytest.raises(PlacementError, match="there is no component "):
+            ask(["rollout"])
     with pytest.raises(PlacementError, match="there are none"):
         plan(make_cluster([1])).get_world_size("actor")
 

@@ -163,9 +163,10 @@ def test_the_end_of_the_process_ends_the_job_before_its_logs(tmp_path):
     assert (tmp_path / "logs/g/rank_0.log").read_text() == "last words of a worker"
 
 
-def test_an_interval_of_zero_is_refused(tmp_path):
-    with pytest.raises(ShoalValueError, match="poll_interval_s=0: expected a positive"):
-        DistributedRayLogCollector(LOG, str(tmp_path), poll_interval_s=0)
+@pytest.mark.parametrize("wrong", [0, "1", None])
+def test_an_interval_that_is_not_positive_is_refused(tmp_path, wrong):
+    with pytest.raises(ShoalValueError, match=f"poll_interval_s={wrong!r}: expected a positive"):
+        DistributedRayLogCollector(LOG, str(tmp_path), poll_interval_s=wrong)
 
 
 def announce(names, rank, *streams):

@@ -149,6 +149,8 @@ def test_one_batch_is_returned_as_it_is():
 @pytest.mark.parametrize(
     ("batches", "text"),
     [
+        (5, "batches=5: expected a list of batches"),
+        ({"a": [1]}, "expected a list of batches"),
         ([], r"Cannot merge an empty batch list\."),
         ([None, [1]], "mix of None and non-None"),
         ([[1], None], "mix of None and non-None"),

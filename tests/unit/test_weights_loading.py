@@ -99,10 +99,12 @@ def test_a_dict_of_tensors_and_arrays_is_loaded_in_place(snapshot_of):
             "net": {"w": torch.ones(3), "same": torch.zeros(2)},
             "a": np.arange(3.0),
             "whole": np.array([1.7]),
+            "half": torch.full((2,), 0.5, dtype=torch.bfloat16),  # which numpy lacks
             "step": 7,
         }
     )
     target = {
+        "half": np.zeros(2, np.float16),
         "net": {"w": torch.zeros(3, dtype=torch.float64), "same": torch.zeros(2)},
         "a": np.zeros(3, np.float32),
         "whole": np.zeros(1, np.int64),
@@ -110,11 +112,12 @@ def test_a_dict_of_tensors_and_arrays_is_loaded_in_place(snapshot_of):
     }
     weight = target["net"]["w"]
     report = snapshot.load_into(target)
-    assert report.loaded == ("net.w", "a", "whole", "step")
+    assert report.loaded == ("half", "net.w", "a", "whole", "step")
     assert report.unchanged == ("net.same",)
     assert weight.tolist() == [1, 1, 1]
     assert target["a"].tolist() == [0, 1, 2]
-    assert (target["whole"][0], target["step"]) == (1, 7)
+    assert (target["whole"][0], target["step"], *target["half"]) == (1, 7, 0.5, 0.5)
+    assert snapshot.diff(target) == ()
 
 
 def test_an_array_that_cannot_be_written_to_is_refused_before_any_write(snapshot_of):

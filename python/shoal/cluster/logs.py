@@ -6,6 +6,7 @@ import os
 import secrets
 import threading
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,8 @@ class DistributedRayLogCollector:
         token: str = "",
         nodes: Mapping[str, str] | None = None,
     ) -> None:
-        if not poll_interval_s > 0:
+        given: Any = poll_interval_s  # typed, but it comes from a user
+        if not isinstance(given, Real) or not poll_interval_s > 0:
             raise ShoalValueError(
                 f"poll_interval_s={poll_interval_s!r}: expected a positive number of seconds"
             )

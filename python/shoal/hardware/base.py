@@ -254,12 +254,17 @@ class NodeHardwareConfig:
         """Return a decorator that registers the configuration dataclass of a kind.
 
         Raises:
-            ShoalValueError: The kind already has one, or the class is not a `HardwareConfig`.
+            ShoalValueError: The kind already has one, or the class is not a `HardwareConfig`, or has
+                fields and no `@dataclass`.
         """
 
         def add(config_cls: C) -> C:
             given: Any = config_cls  # typed, but it comes from a user
-            if not (inspect.isclass(given) and issubclass(given, HardwareConfig)):
+            if (
+                not (inspect.isclass(given) and issubclass(given, HardwareConfig))
+                # Its fields would be unknown without the decorator.
+                or (inspect.get_annotations(given) and "__dataclass_fields__" not in vars(given))
+            ):
                 raise ShoalValueError(
                     f"{getattr(given, '__qualname__', given)}: the configuration class of a kind "
                     "must be a dataclass that is derived from HardwareConfig"

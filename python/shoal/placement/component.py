@@ -120,7 +120,7 @@ class ComponentPlacement:
         return self._of(self._placements, component_name)
 
     def _of(self, table: Mapping[str, _T], name: str) -> _T:
-        if name not in table:
+        if name not in [*table]:  # unlike a look-up, this takes what cannot be a key
             known = self._components
             raise PlacementError(
                 f'there is no component "{name}"; there are {", ".join(known) or "none"}'

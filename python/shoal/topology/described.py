@@ -1,8 +1,9 @@
 """A cluster described by its nodes and node groups, running or only planned."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from shoal.errors import ShoalValueError
+from shoal.errors import PlacementIndexError, ShoalValueError
 from shoal.integers import as_int
 from shoal.topology.node import NodeGroupInfo, NodeInfo
 
@@ -100,15 +101,22 @@ class DescribedCluster:
         """Return a node.
 
         Raises:
-            ShoalValueError: There is no such node.
+            PlacementIndexError: There is no such node.
         """
-        rank = as_int(node_rank, 0, len(self._nodes) - 1)
+        return self._node(node_rank, 0)
+
+    def get_node_ip(self, node_rank: int) -> str:
+        """Return a node's IP address; negative ranks count from the end, as in a list.
+
+        Raises:
+            PlacementIndexError: There is no such node.
+        """
+        return self._node(node_rank, -len(self._nodes)).node_ip
+
+    def _node(self, node_rank: Any, least: int) -> NodeInfo:
+        rank = as_int(node_rank, least, len(self._nodes) - 1)
         if rank is None:
-            raise ShoalValueError(
+            raise PlacementIndexError(
                 f"node {node_rank!r} does not exist; this cluster has nodes 0 to {len(self._nodes) - 1}"
             )
         return self._nodes[rank]
-
-    def get_node_ip(self, node_rank: int) -> str:
-        """Return a node's IP address; negative ranks count from the end, as in a list."""
-        return self._nodes[node_rank].node_ip

@@ -234,14 +234,24 @@ def _is_same_tensor(ours: Any, theirs: "torch.Tensor") -> bool:
 
 
 def _is_same_array(ours: Any, theirs: Any) -> bool:
-    if hasattr(ours, "data_ptr"):
-        ours = ours.cpu().numpy()
+    ours = _as_array(ours)
     if not isinstance(ours, np.ndarray) or ours.shape != theirs.shape:
         return False
     if theirs.dtype.hasobject:
         return bool(np.array_equal(ours, theirs))
     # As bytes, so that NaN equals itself.
     return ours.astype(theirs.dtype).tobytes() == np.ascontiguousarray(theirs).tobytes()
+
+
+def _as_array(value: Any) -> Any:
+    """Return a tensor, of any device, as an array; any other value as it is."""
+    if not hasattr(value, "data_ptr"):
+        return value
+    tensor = value.cpu()
+    try:
+        return tensor.numpy()
+    except TypeError:  # numpy lacks bfloat16 and float8, which are exact in float32
+        return tensor.float().numpy()
 
 
 def _bits(tensor: "torch.Tensor") -> "torch.Tensor":
@@ -260,7 +270,7 @@ def _copy(source: Any, part: Any, target: Any, name: str) -> None:
         with torch.no_grad():
             part.copy_(torch.as_tensor(source.copy()) if isinstance(source, np.ndarray) else source)
     elif isinstance(part, np.ndarray):
-        values = source.cpu() if hasattr(source, "cpu") else source  # it may be on a GPU
+        values = _as_array(source)
         are_numbers = {part.dtype.kind, np.asarray(values).dtype.kind} <= set("biufc")
         # Numbers are cast as torch does.
         np.copyto(part, values, casting="unsafe" if are_numbers else "same_kind")

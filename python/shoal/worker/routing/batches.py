@@ -12,6 +12,7 @@ from typing import Any
 from shoal.errors import ShoalTypeError, ShoalValueError
 from shoal.integers import as_ints
 from shoal.pickling import is_tensor
+from shoal.problems import shown
 
 __all__ = [
     "count_rows",
@@ -115,8 +116,12 @@ def merge_batches(batches: Sequence[Any]) -> Any:
         The joined batch. A single batch is returned as it is; None, if all batches are None.
 
     Raises:
+        ShoalTypeError: They are not a list.
         ShoalValueError: There are no batches, or they cannot be joined.
     """
+    given: Any = batches  # typed, but it comes from a user
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise ShoalTypeError(f"batches={shown(batches)}: expected a list of batches")
     if not batches:
         raise ShoalValueError("Cannot merge an empty batch list.")
     return batches[0] if len(batches) == 1 else _merge(list(batches), "data")
