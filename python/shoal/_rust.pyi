@@ -3,8 +3,8 @@
 
 Names, signatures, results, exception classes and messages are the same in both; only the lane's
 classes are missing in the pure one. A value of the
-wrong type raises a `TypeError`; invalid input raises an error of `shoal.errors`, with `text` and
-`span` if it is about a part of a text.
+wrong type raises a `ShoalTypeError`; invalid input raises another error of `shoal.errors`, with
+`text` and `span` if it is about a part of a text.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -36,7 +36,7 @@ class WorkerAddress:
 
     Raises:
         AddressError: The name or a rank is invalid; the message shows the address and the position.
-        TypeError: `root_group_name` is not a str, or a rank is not an int (a bool is not an int).
+        ShoalTypeError: `root_group_name` is not a str, or a rank is not an int (a bool is none).
     """
 
     def __new__(cls, root_group_name: str, ranks: int | Sequence[int] = ()) -> Self: ...

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.errors import AddressError
+from shoal.errors import AddressError, ShoalTypeError
 
 pytestmark = pytest.mark.vectors
 
@@ -110,14 +110,14 @@ def test_comparison_follows_the_path_and_not_the_text(backend):
     ],
 )
 def test_wrong_type_is_a_type_error(backend, arguments, message):
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(ShoalTypeError) as caught:
         backend.WorkerAddress(*arguments)
     assert str(caught.value) == message
 
 
 def test_child_rank_must_be_a_rank(backend):
     root = backend.WorkerAddress("g")
-    with pytest.raises(TypeError, match="rank must be an int, not bool"):
+    with pytest.raises(ShoalTypeError, match="rank must be an int, not bool"):
         root.get_child_address(False)
     with pytest.raises(AddressError, match=r"(?s)expected a rank, digits only.*  g:-1\n    \^\^"):
         root.get_child_address(-1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.errors import PlacementError, PlacementIndexError
+from shoal.errors import PlacementError, PlacementIndexError, ShoalTypeError
 
 pytestmark = pytest.mark.vectors
 
@@ -99,7 +99,7 @@ def test_placement_is_a_frozen_value(backend, placement):
 
 TO_MAX = "to 2147483647, not"
 WRONG = {
-    TypeError: [
+    ShoalTypeError: [
         (lambda b: b.NodeResources("0"), "node_rank must be an int, not str"),
         (lambda b: b.NodeResources(True), "node_rank must be an int, not bool"),
         (lambda b: b.NodeGroup(3, None, []), "label must be a str, not int"),
@@ -112,6 +112,8 @@ WRONG = {
             lambda b: b.place_packed([], 3, 1, 1, 1, 1),
             "isolate_accelerator must be a bool, not int",
         ),
+    ],
+    TypeError: [
         (lambda b: b.Placements(), "cannot create 'shoal.placement.Placements' instances"),
     ],
     ValueError: [

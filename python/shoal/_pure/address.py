@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self, TypeGuard, final
 
 from shoal._pure.text import Span, encodable, point, show, type_name
-from shoal.errors import AddressError
+from shoal.errors import AddressError, ShoalTypeError
 
 __all__ = ["WorkerAddress"]
 
@@ -139,7 +139,7 @@ def _key(address: Any) -> tuple[str, list[int]]:
 
 def _to_path(ranks: object) -> tuple[int, ...]:
     if isinstance(ranks, str):
-        raise TypeError("ranks must be an int or a sequence of ints, not str")
+        raise ShoalTypeError(f"ranks must be an int or a sequence of ints, not {type_name(ranks)}")
     if isinstance(ranks, Iterable):
         return tuple(_to_rank(rank, "a rank") for rank in ranks)
     return (_to_rank(ranks, "ranks", "an int or a sequence of ints"),)
@@ -147,7 +147,7 @@ def _to_path(ranks: object) -> tuple[int, ...]:
 
 def _to_rank(value: object, what: str, expected: str = "an int") -> int:
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-        raise TypeError(f"{what} must be {expected}, not {type_name(value)}")
+        raise ShoalTypeError(f"{what} must be {expected}, not {type_name(value)}")
     return operator.index(value)  # type: ignore[arg-type]  # it has __index__
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Self, final
 
 from shoal._pure.text import encodable, type_name
-from shoal.errors import PlacementError
+from shoal.errors import PlacementError, ShoalTypeError
 
 __all__ = ["NodeGroup", "NodeResources", "Placement"]
 
@@ -112,7 +112,7 @@ class NodeGroup(_Value):
         members = tuple(nodes)
         for node in members:
             if not isinstance(node, NodeResources):
-                raise TypeError(f"a node must be a NodeResources, not {type_name(node)}")
+                raise ShoalTypeError(f"a node must be a NodeResources, not {type_name(node)}")
         return cls._make((name, kind, members))
 
     @property
@@ -253,10 +253,10 @@ def to_bool(value: object, what: str) -> bool:
     """Check a bool.
 
     Raises:
-        TypeError: It is not a bool; other objects with a truth value are refused too.
+        ShoalTypeError: It is not a bool; other objects with a truth value are refused too.
     """
     if not isinstance(value, bool):
-        raise TypeError(f"{what} must be a bool, not {type_name(value)}")
+        raise ShoalTypeError(f"{what} must be a bool, not {type_name(value)}")
     return value
 
 
@@ -269,11 +269,11 @@ def to_int(value: object, what: str, *, least: int) -> int:
     """Check a number from `least` to 2147483647.
 
     Raises:
-        TypeError: It is not an int.
+        ShoalTypeError: It is not an int.
         ValueError: It is out of these bounds.
     """
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-        raise TypeError(f"{what} must be an int, not {type_name(value)}")
+        raise ShoalTypeError(f"{what} must be an int, not {type_name(value)}")
     number = operator.index(value)  # type: ignore[arg-type]  # it has __index__
     if not least <= number < 2**31:
         raise ValueError(f"{what} must be from {least} to {2**31 - 1}, not {number}")
@@ -290,11 +290,13 @@ def to_rank(
     """Check a number of a requested placement: from `least` to 2147483647.
 
     Raises:
-        TypeError: It is not an int.
+        ShoalTypeError: It is not an int.
         PlacementError: It is out of these bounds; raised as the class `error`.
     """
     try:
         return to_int(value, what, least=least)
+    except ShoalTypeError:
+        raise
     except ValueError as bad:
         raise error(str(bad)) from None
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from shoal._pure.placement import ACCELERATOR, NodeGroup, NodeResources
 from shoal._pure.text import compress, type_name
-from shoal.errors import PlacementError
+from shoal.errors import PlacementError, ShoalTypeError
 
 __all__ = ["Block", "Resources", "check_types"]
 
@@ -110,10 +110,10 @@ def check_types(groups: Sequence[NodeGroup]) -> tuple[NodeGroup, ...]:
     """Return the groups as a tuple.
 
     Raises:
-        TypeError: One of them is not a `NodeGroup`.
+        ShoalTypeError: One of them is not a `NodeGroup`.
     """
     members = tuple(groups)
     for group in members:
         if not isinstance(group, NodeGroup):
-            raise TypeError(f"a group must be a NodeGroup, not {type_name(group)}")
+            raise ShoalTypeError(f"a group must be a NodeGroup, not {type_name(group)}")
     return members

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
+from shoal.errors import ShoalTypeError
 from shoal.rank_ranges import runs_of, show_run
 
 __all__ = ["Span", "compress", "encodable", "plural", "point", "quote", "show", "type_name"]
@@ -84,11 +85,11 @@ def encodable(value: object, what: str) -> str:
     """Return `value` if it is a text that UTF-8 can encode; Rust has no other texts.
 
     Raises:
-        TypeError: `value` is not a `str`.
+        ShoalTypeError: `value` is not a `str`.
         UnicodeEncodeError: `value` contains a lone surrogate.
     """
     if not isinstance(value, str):
-        raise TypeError(f"{what} must be a str, not {type_name(value)}")
+        raise ShoalTypeError(f"{what} must be a str, not {type_name(value)}")
     value.encode()
     return value
 

@@ -2,13 +2,12 @@
 
 use pyo3::IntoPyObjectExt;
 use pyo3::basic::CompareOp;
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyList, PyString, PyTuple, PyType};
 use shoal_core::WorkerAddress;
 
-use crate::convert::{Arg, int, items, text_ref};
+use crate::convert::{Arg, int, items, text_ref, type_error};
 use crate::errors::Raised;
 use crate::value_class::same_class;
 
@@ -16,9 +15,7 @@ use crate::value_class::same_class;
 fn path(ranks: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     let one = "an int or a sequence of ints";
     if ranks.is_instance_of::<PyString>() {
-        return Err(PyTypeError::new_err(format!(
-            "ranks must be {one}, not str"
-        )));
+        return Err(type_error(ranks, "ranks", one));
     }
     if ranks.get_type().hasattr("__iter__")? {
         return items(ranks, |rank| decimal(rank, "a rank", "an int"));

@@ -1,6 +1,6 @@
 //! Conversion of arguments to types of the core, with the same error messages as `shoal._pure`.
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt, PyString};
 
@@ -51,7 +51,10 @@ impl<'py> Arg<'py> {
 
 pub(crate) fn type_error(value: &Bound<'_, PyAny>, what: &str, expected: &str) -> PyErr {
     match value.get_type().name() {
-        Ok(name) => PyTypeError::new_err(format!("{what} must be {expected}, not {name}")),
+        Ok(name) => {
+            let message = format!("{what} must be {expected}, not {name}");
+            shoal_error(value.py(), "ShoalTypeError", message, None)
+        }
         Err(error) => error,
     }
 }
