@@ -13,9 +13,8 @@ import os
 import pickle
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self, SupportsIndex, final
+from typing import Any, Final, NamedTuple, Self, SupportsIndex, final
 
 from shoal._pure.shm.checks import whole
 from shoal.errors import ChannelMemoryError, DependencyError, ShoalTypeError
@@ -59,26 +58,25 @@ _TENSORS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(NamedTuple):
     """An encoded object, not copied yet.
 
     Attributes:
-        parts: Its parts, with their offsets.
-        size: Number of bytes.
+        parts: Its bytes, in parts that follow each other.
         kind: The kind of the message.
     """
 
-    parts: list[tuple[int, Any]]
-    size: int
+    parts: Sequence[Any]
     kind: int = _PLAIN
+
+    @property
+    def size(self) -> int:
+        """Number of bytes."""
+        return sum(map(len, self.parts))
 
     def copied(self) -> bytearray:
         """Return its bytes."""
-        data = bytearray(self.size)
-        for offset, part in self.parts:
-            data[offset : offset + len(part)] = part
-        return data
+        return bytearray().join(self.parts)
 
     def write(self, path: Path) -> None:
         """Write its bytes into a file.
@@ -88,9 +86,7 @@ class Payload:
         """
         try:
             with path.open("wb") as file:
-                for offset, part in self.parts:
-                    file.seek(offset)
-                    file.write(part)
+                file.writelines(self.parts)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
@@ -138,14 +134,14 @@ def encode(obj: Any) -> Payload:
     for buffer in buffers:
         add(buffer)
     if not pieces:
-        return Payload([(0, head)], len(head))
-    parts: list[tuple[int, Any]] = [(0, struct.pack("<Q", len(head)) + head)]
+        return Payload([head])
+    parts: list[Any] = [struct.pack("<Q", len(head)), head]
     end = _NUMBER + len(head)
     for piece in pieces:
         start = _aligned(end)
-        parts.append((start, piece))
+        parts += [bytes(start - end), piece]
         end = start + len(piece)
-    return Payload(parts, end, _PIECES)
+    return Payload(parts, _PIECES)
 
 
 def decode(kind: int, data: memoryview) -> Any:
@@ -372,8 +368,7 @@ class ShmParcel:
 
 def payload_of(parcel: ShmParcel) -> Payload:
     """Return the payload to put for a parcel; if it is damaged, decoding the message fails later."""
-    data = _bytes_of(parcel._data)  # noqa: SLF001  (a friend of the class)
-    return Payload([(0, data)], len(data), parcel._kind)  # noqa: SLF001  (see above)
+    return Payload([_bytes_of(parcel._data)], parcel._kind)  # noqa: SLF001  (a friend of the class)
 
 
 def _bytes_of(data: Any) -> memoryview:
