@@ -29,7 +29,8 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> Any:
     torch: Any = sys.modules.get("torch")
     try:
         if isinstance(dtype, getattr(torch, "dtype", ())):
-            return torch.empty(shape, dtype=dtype)
+            raw = torch.empty(math.prod(shape) * dtype.itemsize, dtype=torch.uint8)
+            return raw.view(dtype).reshape(shape)  # with the dtype itself, torch warns of some
         return load_numpy().empty(shape, dtype)
     except ValueError as error:  # numpy counts the bytes of an empty array without its size of 0
         raise ShoalValueError(f"room for shape {shape} cannot be reserved: {error}") from error

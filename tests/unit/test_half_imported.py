@@ -6,7 +6,6 @@ from types import ModuleType
 import pytest
 
 from shoal import arrays
-from shoal._pure.shm import reservation
 from shoal.shm.keys import canonical
 from shoal.worker.routing.batches import merge_batches
 
@@ -36,10 +35,3 @@ def test_arrays_of_a_channel_need_no_torch(half_imported):
     half_imported("torch")
     shape, dtype = arrays.checked_form(3, "float32")
     assert arrays.new_array(shape, dtype).dtype == numpy.float32
-
-
-def test_reservations_of_the_python_core_need_no_torch(half_imported):
-    numpy = pytest.importorskip("numpy")
-    half_imported("torch")
-    made = reservation._array(bytearray(8), (2,), arrays.as_dtype("float32"))
-    assert (made.dtype, made.shape) == (numpy.float32, (2,))

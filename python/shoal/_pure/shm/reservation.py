@@ -3,7 +3,6 @@
 
 import math
 import os
-import sys
 import weakref
 from collections.abc import Sequence
 from typing import Any, NoReturn, Self, final
@@ -12,8 +11,8 @@ from shoal._pure.shm.checks import LARGEST, Call, whole
 from shoal._pure.shm.member import Member
 from shoal._pure.shm.messages import encode
 from shoal._pure.shm.queue_row import Message, QueueRow
-from shoal.arrays import as_dtype, load_numpy, most_dimensions
-from shoal.errors import ChannelMemoryError, ShoalTypeError, ShoalValueError
+from shoal.arrays import as_dtype, most_dimensions, new_array
+from shoal.errors import ShoalTypeError, ShoalValueError
 
 __all__ = ["ShmReservation", "put_reserved", "reserved"]
 
@@ -83,15 +82,11 @@ def reserved(queue: QueueRow, call: Call, shape: Any, dtype: Any) -> ShmReservat
     number = queue.reserve(call, size)
     try:
         made = object.__new__(ShmReservation)
-        made._array = _array(bytearray(max(size, 1)), sizes, kind)
+        made._array = new_array(sizes, kind)
         made._member, made._number, made._pid, made._ended = queue.member, number, os.getpid(), ""
         weakref.finalize(made, queue.member.forget, number).atexit = False
-    except BaseException as error:
+    except BaseException:
         queue.member.forget(number)
-        if isinstance(error, MemoryError):
-            raise ChannelMemoryError(
-                f"{call.op}: this process has no room for {size} bytes"
-            ) from error
         raise
     return made
 
@@ -102,13 +97,3 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
     if not isinstance(shape, Sequence) or isinstance(shape, (str, bytes)):
         raise ShoalTypeError(f"shape={shape!r}: expected an int or a sequence of ints")
     return tuple(whole(size, "shape", 0) for size in shape)
-
-
-def _array(memory: bytearray, shape: tuple[int, ...], kind: Any) -> Any:
-    torch: Any = sys.modules.get("torch")
-    if isinstance(kind, getattr(torch, "dtype", ())):
-        count = math.prod(shape)
-        if count == 0:
-            return torch.empty(shape, dtype=kind)
-        return torch.frombuffer(memory, dtype=kind, count=count).reshape(shape)
-    return load_numpy().ndarray(shape, kind, buffer=memory)
