@@ -31,6 +31,7 @@ LAYERS = [
         "problems",
         "process",
         "rank_ranges",
+        "refusals",
         "reused_threads",
         "signatures",
         "state",

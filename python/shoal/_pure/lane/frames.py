@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple, Self
 
-from shoal._pure.shm.checks import Refusal
+from shoal.refusals import Refusal
 
 __all__ = [
     "HELLO",

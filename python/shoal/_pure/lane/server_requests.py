@@ -24,7 +24,7 @@ from shoal._pure.lane.frames import (
 )
 from shoal._pure.lane.server_state import Record, ServerState
 from shoal._pure.lane.wire import CutError, LateError, Patience, Wire
-from shoal._pure.shm.checks import Call, Refusal
+from shoal._pure.shm.checks import Call, refused
 from shoal._pure.shm.messages import ShmParcel
 from shoal._pure.shm.queue import ShmQueue
 from shoal._pure.shm.queue_row import first, up_to_weight
@@ -37,6 +37,7 @@ from shoal.errors import (
     ShoalError,
     ShoalTimeoutError,
 )
+from shoal.refusals import Refusal
 
 __all__ = ["Serving"]
 
@@ -215,7 +216,7 @@ class Serving:
                     # The attempt may have lacked memory, before others filled the queue.
                     full = queue._row.why_full(refusal.length)  # noqa: SLF001  (a friend of the class)
                     if full is not None:
-                        raise full.of(ChannelFull())
+                        raise refused(ChannelFull(), full)
                     return refusal
                 dropped = queue.displace(all=policy == "keep_latest")
                 if not dropped and refusal.kind not in ("messages", "backlog"):

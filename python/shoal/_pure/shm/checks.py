@@ -1,9 +1,9 @@
-"""Checks of arguments; a `Call`, the `Refusal` of one, and the errors that puts and gets end with."""
+"""Checks of arguments; a `Call`; and the errors that puts and gets end with."""
 
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from shoal._pure.shm.tables import PATIENCE_S, SHORT_S
 from shoal.errors import (
@@ -16,10 +16,11 @@ from shoal.errors import (
     ShoalValueError,
 )
 from shoal.problems import listed
+from shoal.refusals import Refusal, timeout_text
 
 __all__ = [
-    "LARGEST", "SIGNALS", "Call", "Refusal", "Waiting", "check_queue", "flag", "not_rebuilt", "nothing_put",
-    "nothing_taken", "text_or_none", "weights_for", "whole",
+    "LARGEST", "SIGNALS", "Call", "Waiting", "check_queue", "flag", "not_rebuilt", "nothing_put",
+    "nothing_taken", "refused", "text_or_none", "weights_for", "whole",
 ]  # fmt: skip
 
 E = TypeVar("E", bound=ShoalError)
@@ -132,52 +133,18 @@ class Call:
         return time.monotonic() >= self._end
 
 
-class Refusal(NamedTuple):
-    """Why a queue refuses a put or a get now, for messages and for the errors' attribute.
-
-    Attributes:
-        kind: `messages`, `backlog`, `bytes`, `memory`, `empty` or `weight`; or `held`, which only
-            this core knows: another process holds the tables.
-        held: The messages or bytes that the queue or the session holds; or that process, if known.
-        bound: Its bound, or the weight that a batch needs.
-        length: Number of bytes of the message.
-    """
-
-    kind: str
-    held: int = 0
-    bound: int = 0
-    length: int = 0
-
-    def why(self) -> str:
-        """Return the reason in words."""
-        kind, held, bound, length = self
-        if kind == "messages":
-            return f"it holds {held} messages, as many as maxsize={bound} allows"
-        if kind == "backlog":
-            return f"it holds {held} messages, as many as the session's backlog allows"
-        if kind == "bytes":
-            return f"it holds {held} bytes of max_bytes={bound}, and this message has {length}"
-        if kind == "memory":
-            used = f"({held} of {bound} bytes)"
-            return f"the session's memory is used up {used}, and this message has {length}"
-        if kind == "held":
-            who = f"process {held}" if held else "another process"
-            return f"{who} holds the session's tables"
-        return f"it holds {held} messages"
-
-    def of(self, error: E) -> E:
-        """Add this refusal to an error, which is returned."""
-        if self.kind != "held":
-            error.__dict__["refusal"] = tuple(self)
-        return error
+def refused(error: E, refusal: Refusal) -> E:
+    """Add to an error why a queue refused the call; return the error."""
+    if refusal.kind != "held":
+        error.__dict__["refusal"] = tuple(refusal)
+    return error
 
 
 def nothing_put(name: str, call: Call, refusal: Refusal) -> ShoalError:
     """Return the error of a put that found no room in time."""
-    text = f"{call.op}: no room in {name}"
     if call.op == "put_nowait":
-        return refusal.of(ChannelFull(f"{text}: {refusal.why()}"))
-    return refusal.of(ShoalTimeoutError(f"{text} within {call.seconds:g} s: {refusal.why()}"))
+        return refused(ChannelFull(f"{call.op}: no room in {name}: {refusal.why()}"), refusal)
+    return refused(ShoalTimeoutError(timeout_text(call.op, name, call.seconds, refusal)), refusal)
 
 
 def nothing_taken(name: str, call: Call, refusal: Refusal) -> ShoalError:
@@ -185,15 +152,10 @@ def nothing_taken(name: str, call: Call, refusal: Refusal) -> ShoalError:
     held = f": {refusal.why()}" if refusal.kind == "held" else ""
     if call.op == "get_nowait":
         text = f"no message can be taken from {name}{held}" if held else f"{name} is empty"
-        return refusal.of(ChannelEmpty(f"{call.op}: {text}"))
-    late = f"within {call.seconds:g} s"
-    if held or refusal.kind != "weight":
-        return refusal.of(ShoalTimeoutError(f"{call.op}: no message in {name} {late}{held}"))
-    return refusal.of(
-        ShoalTimeoutError(
-            f"{call.op}: {name} did not reach weight {refusal.bound} {late}: {refusal.why()}"
-        )
-    )
+        return refused(ChannelEmpty(f"{call.op}: {text}"), refusal)
+    found = Refusal("empty") if held else refusal
+    text = timeout_text(call.op, name, call.seconds, found)
+    return refused(ShoalTimeoutError(text + held), refusal)
 
 
 def not_rebuilt(name: str, sender: int, error: BaseException) -> ChannelDecodeError:

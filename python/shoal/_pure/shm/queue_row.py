@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from shoal._pure.shm.checks import SIGNALS, Call, Refusal, not_rebuilt, nothing_put
+from shoal._pure.shm.checks import SIGNALS, Call, not_rebuilt, nothing_put, refused
 from shoal._pure.shm.folders import free_bytes
 from shoal._pure.shm.member import Member
 from shoal._pure.shm.messages import LARGE, Memory, Payload, read_file
@@ -25,6 +25,7 @@ from shoal.errors import (
     ShoalValueError,
     with_items,
 )
+from shoal.refusals import Refusal
 
 __all__ = ["Choose", "Message", "QueueRow", "first", "open_queue", "up_to_weight"]
 
@@ -344,7 +345,8 @@ class QueueRow(NamedTuple):
             raise ChannelMemoryError(f"{call.op}: {why}")
         refusal = Refusal("memory", used, session.max_bytes, size)
         if session.policy == "error":
-            raise refusal.of(ChannelMemoryError(f"{call.op}: {refusal.why()}{_holders(db)}"))
+            why = f"{call.op}: {refusal.why()}{_holders(db)}"
+            raise refused(ChannelMemoryError(why), refusal)
         if not call.over:  # a put that gives up must not end the wait of gets for more messages
             self.press(db)
         return refusal
