@@ -93,13 +93,7 @@ class QueueRow(NamedTuple):
     def why_full(self, length: int) -> Refusal | None:
         """Return the refusal of a message with this many bytes if the queue is full, else None."""
         count, held, closed, _ = self.member.read("full", self.counters)
-        if closed:
-            return None
-        if count >= self.bound:
-            return Refusal("messages" if self.maxsize else "backlog", self.bound, self.bound)
-        if 0 < self.max_bytes <= held:
-            return Refusal("bytes", held, self.max_bytes, length)
-        return None
+        return None if closed else self._lack(count, held, 1, length)
 
     def press(self, db: sqlite3.Connection) -> None:
         """Note that a producer waits, so that no get waits for more messages than can come."""
@@ -321,14 +315,20 @@ class QueueRow(NamedTuple):
         """
         self._check_open(db, call)
         count, held, *_ = self.counters(db)
+        if size is None:
+            return self._lack(count, 0, 0, 0)
+        refusal = self._lack(count, held, 1 if self.member.overfill else size, size)
+        if refusal is not None and refusal.kind == "bytes":
+            self.press(db)
+        return refusal
+
+    def _lack(self, count: int, held: int, needed: int, length: int) -> Refusal | None:
+        """Return the refusal of a message if so many messages and bytes leave it no room, else None."""
         if count >= self.bound:
-            return Refusal("messages" if self.maxsize else "backlog", count, self.bound)
+            return Refusal("messages" if self.maxsize else "backlog", self.bound, self.bound)
         # A message that is larger than the bound has room when the queue is empty.
-        if size is not None and self.max_bytes and held:
-            needed = 1 if self.member.overfill else size
-            if held + needed > self.max_bytes:
-                self.press(db)
-                return Refusal("bytes", held, self.max_bytes, size)
+        if self.max_bytes and held and held + needed > self.max_bytes:
+            return Refusal("bytes", held, self.max_bytes, length)
         return None
 
     def _memory(self, db: sqlite3.Connection, call: Call, size: int) -> Refusal | int:
