@@ -24,7 +24,6 @@ from shoal._pure.shm.member import facts_of, remove_files
 from shoal._pure.shm.messages import ShmParcel, decode, encode, payload_of
 from shoal._pure.shm.queue_row import (
     Choose,
-    Message,
     QueueRow,
     first,
     open_queue,
@@ -274,9 +273,9 @@ class ShmQueue:
         if isinstance(obj, ShmReservation):
             put_reserved(row, call, obj, weight)
         elif isinstance(obj, ShmParcel):
-            row.put(call, Message(payload_of(obj), weight, obj.sender))
+            row.put(call, payload_of(obj), weight, obj.sender)
         else:
-            row.put(call, lambda: Message(encode(obj), weight, os.getpid()))
+            row.put(call, lambda: encode(obj), weight, os.getpid())
 
     def _take(self, call: Call, choose: Choose, *, lease: bool) -> list[Any]:
         flag(lease, "lease")

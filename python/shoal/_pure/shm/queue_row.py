@@ -27,7 +27,7 @@ from shoal.errors import (
 )
 from shoal.refusals import Refusal
 
-__all__ = ["Choose", "Message", "QueueRow", "first", "open_queue", "up_to_weight"]
+__all__ = ["Choose", "QueueRow", "first", "open_queue", "up_to_weight"]
 
 _FIRST_PAUSE_S: Final = 0.0002
 _LAST_PAUSE_S: Final = 0.01
@@ -43,22 +43,6 @@ _WAITING: Final = f"FROM messages WHERE queue = ? AND state = {QUEUED} ORDER BY 
 
 Made = Callable[[sqlite3.Row, Any], Any]
 """Returns the result of a get for the row of a message and its bytes."""
-
-
-class Message(NamedTuple):
-    """A message to put.
-
-    Attributes:
-        payload: The encoded object.
-        weight: The weight of the message.
-        sender: The pid of the process that encoded it; another process for a parcel passed on.
-        reserved: The id of the row that reserves its memory, or 0.
-    """
-
-    payload: Payload
-    weight: int
-    sender: int
-    reserved: int = 0
 
 
 class QueueRow(NamedTuple):
@@ -106,24 +90,55 @@ class QueueRow(NamedTuple):
         query = "DELETE FROM users WHERE id = ? AND participant = ?"
         member.later(lambda db: db.execute(query, (user, member.me)))
 
-    def put(self, call: Call, made: Message | Callable[[], Message]) -> None:
-        """Put a message, waiting for room; if a function makes it, it is called once there is room."""
+    def put(
+        self,
+        call: Call,
+        made: Payload | Callable[[], Payload],
+        weight: int,
+        sender: int,
+        reserved: int = 0,
+    ) -> None:
+        """Put a message, waiting for room.
+
+        Args:
+            call: The call.
+            made: The encoded object, or a function that encodes it once there is room.
+            weight: The weight of the message.
+            sender: The pid of the process that encoded it; another process for a parcel passed on.
+            reserved: The id of the row that reserves its memory, or 0.
+        """
         files: list[Path] = []
-        messages = [made] if isinstance(made, Message) else []
+        encoded = [] if callable(made) else [made]
 
         def attempt() -> Refusal | None:
-            if not isinstance(made, Message) and not messages:
+            if callable(made) and not encoded:
                 refusal = self.member.read(
                     call.op, lambda db: self._refusal(db, call), call.patience
                 )
                 if refusal is not None:
                     return refusal
-                messages.append(made())
-            message = messages[0]
-            self._check_fits(call, message.payload.size)
-            return self.member.write(
-                call.op, lambda db: self._insert(db, call, message, files), undone, call.patience
+                encoded.append(made())
+            self._check_fits(call, encoded[0].size)
+            return self.member.write(call.op, insert, undone, call.patience)
+
+        def insert(db: sqlite3.Connection) -> Refusal | None:
+            payload = encoded[0]
+            memory = self._memory_for(db, call, payload.size, reserved)
+            if isinstance(memory, Refusal):
+                return memory
+            if payload.size >= LARGE or memory == 0 < payload.size:
+                files.append(self.member.new_path(spilled=memory == 0))
+                payload.write(files[0])
+            data, file = (None, str(files[0])) if files else (payload.copied(), None)
+            db.execute(
+                "INSERT INTO messages (queue, state, sender, kind, weight, size, memory, "
+                "redelivered, written, data, file) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
+                (
+                    *(self.number, QUEUED, sender, payload.kind, weight, payload.size),
+                    *(memory, time.monotonic(), data, file),
+                ),
             )
+            return None
 
         def undone() -> None:
             while files:
@@ -148,11 +163,10 @@ class QueueRow(NamedTuple):
             made.append(db.execute(f"{query} RETURNING id", row).fetchone()["id"])
             return None
 
-        def attempt() -> Refusal | None:
-            return member.write(call.op, take, made.clear, call.patience)
-
         try:
-            self._wait_for_room(call, attempt)
+            self._wait_for_room(
+                call, lambda: member.write(call.op, take, made.clear, call.patience)
+            )
         except BaseException:
             for number in made:  # a signal came after the memory was reserved
                 member.forget(number)
@@ -306,18 +320,15 @@ class QueueRow(NamedTuple):
         if self.counters(db)["closed"]:
             raise ChannelClosed(f"{call.op}: {self.name} is closed")
 
-    def _refusal(
-        self, db: sqlite3.Connection, call: Call, size: int | None = None
-    ) -> Refusal | None:
+    def _refusal(self, db: sqlite3.Connection, call: Call, size: int = 0) -> Refusal | None:
         """Return why a message has no room in the queue, which must be open; None if it has room.
 
-        The size is None if the message is not encoded yet; otherwise `db` is a transaction.
+        The size is 0 if the message is not encoded yet; otherwise `db` is a transaction.
         """
         self._check_open(db, call)
         count, held, *_ = self.counters(db)
-        if size is None:
-            return self._lack(count, 0, 0, 0)
-        refusal = self._lack(count, held, 1 if self.member.overfill else size, size)
+        needed = 1 if self.member.overfill else size
+        refusal = self._lack(count, held if size else 0, needed, size)
         if refusal is not None and refusal.kind == "bytes":
             self.press(db)
         return refusal
@@ -351,37 +362,20 @@ class QueueRow(NamedTuple):
             self.press(db)
         return refusal
 
-    def _insert(
-        self, db: sqlite3.Connection, call: Call, message: Message, files: list[Path]
-    ) -> Refusal | None:
-        """Insert a message if there is room; a large one is written into a file."""
-        payload = message.payload
-        refusal = self._refusal(db, call, payload.size)
+    def _memory_for(
+        self, db: sqlite3.Connection, call: Call, size: int, reserved: int
+    ) -> Refusal | int:
+        """Return the bytes of memory for a message to put, which may be reserved; or why none."""
+        refusal = self._refusal(db, call, size)
         if refusal is not None:
             return refusal
-        if message.reserved:
-            query = "DELETE FROM messages WHERE id = ? AND state = ? RETURNING memory"
-            row = db.execute(query, (message.reserved, RESERVED)).fetchone()
-            if row is None:
-                raise ShoalValueError("the reservation was put")  # by another thread
-            memory = row["memory"]
-        else:
-            memory = self._memory(db, call, payload.size)
-            if isinstance(memory, Refusal):
-                return memory
-        if payload.size >= LARGE or memory == 0 < payload.size:
-            files.append(self.member.new_path(spilled=memory == 0))
-            payload.write(files[0])
-        data, file = (None, str(files[0])) if files else (payload.copied(), None)
-        db.execute(
-            "INSERT INTO messages (queue, state, sender, kind, weight, size, memory, redelivered, "
-            "written, data, file) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
-            (
-                *(self.number, QUEUED, message.sender, payload.kind, message.weight, payload.size),
-                *(memory, time.monotonic(), data, file),
-            ),
-        )
-        return None
+        if not reserved:
+            return self._memory(db, call, size)
+        query = "DELETE FROM messages WHERE id = ? AND state = ? RETURNING memory"
+        row = db.execute(query, (reserved, RESERVED)).fetchone()
+        if row is None:
+            raise ShoalValueError("the reservation was put")  # by another thread
+        return int(row["memory"])
 
 
 def open_queue(

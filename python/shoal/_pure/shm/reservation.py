@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Self, final
 from shoal._pure.shm.checks import LARGEST, Call, whole
 from shoal._pure.shm.member import Member
 from shoal._pure.shm.messages import encode
-from shoal._pure.shm.queue_row import Message, QueueRow
+from shoal._pure.shm.queue_row import QueueRow
 from shoal.arrays import as_dtype, most_dimensions, new_array
 from shoal.errors import ShoalTypeError, ShoalValueError
 
@@ -65,7 +65,7 @@ def put_reserved(queue: QueueRow, call: Call, reservation: ShmReservation, weigh
     array = reservation.array
     if reservation._member is not queue.member or reservation._pid != os.getpid():
         raise ShoalValueError("the reservation was made by another process, or in another session")
-    queue.put(call, Message(encode(array), weight, os.getpid(), reservation._number))
+    queue.put(call, encode(array), weight, os.getpid(), reservation._number)
     reservation._ended = "put"
 
 
