@@ -16,13 +16,14 @@ import time
 import warnings
 from pathlib import Path
 
+from shoal._pure.shm.checks import whole
 from shoal._pure.shm.tables import FORMAT, SCHEMA, access, connect, gone
 from shoal.errors import ChannelError, ChannelMemoryError, ShoalValueError
 from shoal.process import ProcessId, is_running, process_of
 
 __all__ = [
-    "TABLES", "bell_of", "checked_token", "collect", "create", "folder_for", "free_bytes",
-    "is_dead", "participants", "remove", "spare",
+    "TABLES", "bell_of", "checked_token", "collect", "create", "free_bytes", "is_dead",
+    "participants", "remove", "spare",
 ]  # fmt: skip
 
 TABLES = "pure.db"
@@ -31,6 +32,11 @@ _OF_RUST = "ctl"
 _NAME = re.compile(r"shoal-(\d+)-[0-9a-f]{32}")
 _TIGHT = 128 * 2**20
 """With fewer free bytes than this in `/dev/shm`, a session uses the temporary folder instead."""
+_LARGEST_BACKLOG = 2**20
+_POLICIES = ("block", "error", "spill")
+_MOST_BYTES = 4 * 2**30
+_SHARE = 4
+"""A session has the fourth part of the free bytes by default, and not more than `_MOST_BYTES`."""
 _SPARED = "spared"
 """File with the process for which a session is kept while all its participants are dead."""
 _SPARED_S = 10.0
@@ -42,28 +48,6 @@ _BEING_MADE_S = 3600.0
 """Seconds for which a folder without participants counts as a session that is being created."""
 
 
-def folder_for(wanted: str | None, name: str) -> Path:
-    """Return the parent folder for a new session: the wanted one, or for None a default."""
-    if wanted is not None:
-        if not os.access(wanted, os.W_OK | os.X_OK) or not Path(wanted).is_dir():
-            raise ShoalValueError(f"{name}={wanted!r}: expected a folder that can be written to")
-        return Path(wanted).absolute()
-    shared, *others = _defaults()
-    usable = [folder for folder in (shared, *others) if os.access(folder, os.W_OK | os.X_OK)]
-    if not usable:
-        raise ShoalValueError(f"{name}=None: none of {shared}, {others} can be written to")
-    best = usable[0]
-    if best == Path("/dev/shm") and free_bytes(best) < _TIGHT and len(usable) > 1:  # noqa: S108  (the kernel's folder for this)
-        warnings.warn(
-            f"{best} has {free_bytes(best)} bytes left, so that queues lie in {usable[1]}, which "
-            "may be slower; in a container, raise --shm-size, or set SHOAL_SHM_DIR",
-            RuntimeWarning,
-            stacklevel=5,
-        )
-        best = usable[1]
-    return best
-
-
 def free_bytes(folder: Path) -> int:
     """Return the number of free bytes on the file system of a folder."""
     facts = os.statvfs(folder)
@@ -71,11 +55,31 @@ def free_bytes(folder: Path) -> int:
 
 
 def create(
-    parent: Path, max_bytes: int, backlog: int, policy: str, spill: Path | None, *, overfill: bool
+    wanted: str | None,
+    max_bytes: int | None,
+    policy: str,
+    spill_dir: str | None,
+    backlog: int,
+    overfill: bool,
+    own: set[Path],
 ) -> Path:
-    """Create the folder of a session, with its tables."""
+    """Create the folder of a session, with its tables, and `collect` dead sessions beside it."""
+    if policy not in _POLICIES:
+        raise ShoalValueError(f"memory_policy={policy!r}: expected one of {', '.join(_POLICIES)}")
+    whole(backlog, "backlog", 1, _LARGEST_BACKLOG)
+    if max_bytes is not None:
+        whole(max_bytes, "max_bytes", 1)
+    if spill_dir is not None and policy != "spill":
+        raise ShoalValueError(f"spill_dir={spill_dir!r}: it needs memory_policy='spill'")
+    parent = _folder_for(wanted, "dir")
+    collect(str(parent), own)
+    if max_bytes is None:
+        max_bytes = max(1, min(_MOST_BYTES, free_bytes(parent) // _SHARE))
     folder = parent / f"shoal-{os.getuid()}-{secrets.token_hex(16)}"
-    facts = (FORMAT, max_bytes, backlog, policy, spill and str(spill / folder.name), overfill)
+    spill = None
+    if policy == "spill":
+        spill = _folder_for(spill_dir or tempfile.gettempdir(), "spill_dir") / folder.name
+    facts = (FORMAT, max_bytes, backlog, policy, spill and str(spill), overfill)
 
     def fill() -> None:
         with contextlib.closing(connect(folder / _UNFINISHED, create=True)) as db:
@@ -90,7 +94,7 @@ def create(
         # Renamed last, so that other processes never find incomplete tables.
         (folder / _UNFINISHED).rename(folder / TABLES)
         if spill is not None:
-            (spill / folder.name).mkdir(mode=0o700)
+            spill.mkdir(mode=0o700)
     except (OSError, sqlite3.Error) as error:
         remove(folder, None)
         raise ChannelMemoryError(f"no session can be made in {parent}: {error}") from error
@@ -195,6 +199,28 @@ def is_dead(folder: Path, number: int) -> bool:
     finally:
         os.close(bell)
     return True
+
+
+def _folder_for(wanted: str | None, name: str) -> Path:
+    """Return the parent folder for a new session: the wanted one, or for None a default."""
+    if wanted is not None:
+        if not os.access(wanted, os.W_OK | os.X_OK) or not Path(wanted).is_dir():
+            raise ShoalValueError(f"{name}={wanted!r}: expected a folder that can be written to")
+        return Path(wanted).absolute()
+    shared, *others = _defaults()
+    usable = [folder for folder in (shared, *others) if os.access(folder, os.W_OK | os.X_OK)]
+    if not usable:
+        raise ShoalValueError(f"{name}=None: none of {shared}, {others} can be written to")
+    best = usable[0]
+    if best == Path("/dev/shm") and free_bytes(best) < _TIGHT and len(usable) > 1:  # noqa: S108  (the kernel's folder for this)
+        warnings.warn(
+            f"{best} has {free_bytes(best)} bytes left, so that queues lie in {usable[1]}, which "
+            "may be slower; in a container, raise --shm-size, or set SHOAL_SHM_DIR",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+        best = usable[1]
+    return best
 
 
 def _defaults() -> list[Path]:

@@ -1,9 +1,7 @@
-"""`ShmSession`: a session of the pure core, the public class; also creates sessions."""
+"""`ShmSession`: a session of the pure core, the public class."""
 
 import sqlite3
-import tempfile
 import weakref
-from pathlib import Path
 from typing import Final, Self
 
 from shoal._pure.shm import folders
@@ -19,11 +17,7 @@ _OWN: Final = {
     "backlog": _BACKLOG, "overfill": False,
 }  # fmt: skip
 """The defaults of the arguments that do not go with a token."""
-_LARGEST_BACKLOG: Final = 2**20
 _LARGEST_PID: Final = 2**31 - 1
-_POLICIES: Final = ("block", "error", "spill")
-_MOST_BYTES: Final = 4 * 2**30
-_SHARE: Final = 4
 _STATS: Final = """
     SELECT (SELECT coalesce(sum(count), 0) FROM queues) AS messages,
     (SELECT count(*) FROM messages) AS descriptors_in_use,
@@ -59,15 +53,14 @@ class ShmSession:
         if not isinstance(memory_policy, str):
             raise ShoalTypeError(f"memory_policy={memory_policy!r}: expected a str")
         flag(overfill, "overfill")
-        if token is not None:
-            given = (dir, max_bytes, memory_policy, spill_dir, backlog, overfill)
+        given = (dir, max_bytes, memory_policy, spill_dir, backlog, overfill)
+        if token is None:
+            folder = folders.create(*given, own_folders())
+        else:
             for (name, default), value in zip(_OWN.items(), given, strict=True):
                 if value != default:
                     raise ShoalValueError(f"{name} with a token: the session has its own")
             folder = folders.checked_token(token)
-        else:
-            bounds = (max_bytes, memory_policy, spill_dir, backlog)
-            folder = _create(dir, *bounds, overfill=overfill)
         self = object.__new__(cls)
         self._member = member_of(folder)
         self._finalizer = weakref.finalize(self, self._member.let_go)
@@ -152,29 +145,3 @@ def joined(session: ShmSession, op: str) -> Member:
 def shm_gc(dir: str | None = None) -> list[str]:  # noqa: A002  (as in tempfile)
     """Remove this user's sessions of this backend whose participants are all dead."""
     return folders.collect(text_or_none(dir, "dir"), own_folders())
-
-
-def _create(
-    wanted: str | None,
-    max_bytes: int | None,
-    policy: str,
-    spill_dir: str | None,
-    backlog: int,
-    *,
-    overfill: bool,
-) -> Path:
-    if policy not in _POLICIES:
-        raise ShoalValueError(f"memory_policy={policy!r}: expected one of {', '.join(_POLICIES)}")
-    whole(backlog, "backlog", 1, _LARGEST_BACKLOG)
-    if max_bytes is not None:
-        whole(max_bytes, "max_bytes", 1)
-    if spill_dir is not None and policy != "spill":
-        raise ShoalValueError(f"spill_dir={spill_dir!r}: it needs memory_policy='spill'")
-    parent = folders.folder_for(wanted, "dir")
-    folders.collect(str(parent), own_folders())
-    if max_bytes is None:
-        max_bytes = max(1, min(_MOST_BYTES, folders.free_bytes(parent) // _SHARE))
-    spill = None
-    if policy == "spill":
-        spill = folders.folder_for(spill_dir or tempfile.gettempdir(), "spill_dir")
-    return folders.create(parent, max_bytes, backlog, policy, spill, overfill=overfill)
