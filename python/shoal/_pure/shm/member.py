@@ -88,7 +88,6 @@ class Member:
         self._lock = -1  # the folder, open to be locked; open while `_db` is
         self._bell = -1
         self._due: set[int] = set()  # the participants whose bells to ring
-        self._serial = 0
         self._swept = time.monotonic()
         _all.add(self)
         facts = self._run(lambda db: facts_of(folder, db), _LONGEST_S)
@@ -158,9 +157,8 @@ class Member:
         return self._bell
 
     def new_path(self, *, spilled: bool) -> Path:
-        """Return the path for a new file of this process."""
-        self._serial += 1
-        return self._folders[-1 if spilled else 0] / f"x{self.me}.{self._serial}"
+        """Return the path for a new file, which no process has used before."""
+        return self._folders[-1 if spilled else 0] / f"x{secrets.token_hex(16)}"
 
     def sweep(self, patience: float = _LONGEST_S) -> dict[str, int]:
         """Clean up after dead participants; return what `ShmSession.sweep` returns."""
