@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from shoal import Worker
-from shoal._pure.shm.worker_base import WorkerBase
+from shoal._pure.shm import WorkerBase
 from shoal.errors import ChannelDecodeError, ShoalValueError
 from support.core_calls import Slow, Stop, Stopping, fast, queue
 

@@ -12,13 +12,12 @@ time to write a large message, holds the tables. Then puts and gets of the other
 continues or their time is over, their errors and log lines name it, and other calls fail after 30 s.
 """
 
-from shoal._pure.shm.channel_base import ChannelBase
+from shoal._pure.shm.bases import ChannelBase, WorkerBase
 from shoal._pure.shm.lease import ShmMessage
 from shoal._pure.shm.messages import ShmParcel
 from shoal._pure.shm.queue import ShmQueue, shm_queues
 from shoal._pure.shm.reservation import ShmReservation
 from shoal._pure.shm.session import ShmSession, shm_gc
-from shoal._pure.shm.worker_base import WorkerBase
 
 __all__ = [
     "ChannelBase",

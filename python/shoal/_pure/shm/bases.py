@@ -1,9 +1,9 @@
-"""`ChannelBase`: a channel's puts and gets, which the pure core hands on to the slow path."""
+"""Bases of channels and workers, whose calls the pure core hands on to the slow path."""
 
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Self
 
-__all__ = ["ChannelBase"]
+__all__ = ["ChannelBase", "WorkerBase"]
 
 
 class ChannelBase:
@@ -120,3 +120,51 @@ class ChannelBase:
             ChannelEmpty: The key holds no item. Other errors are the same as for `get`.
         """
         return self._get_nowait_slowly(key, queue_name, lease)
+
+
+class WorkerBase:
+    """Sends and receives of a `Worker`; see `_rust.pyi`."""
+
+    __slots__ = ("_direct_receives", "_direct_sends")
+    __module__ = "shoal._backend"
+    _direct_sends: dict[str, dict[Any, tuple[Any, float, bool]]]
+    _direct_receives: dict[str, dict[Any, Any]]
+
+    if TYPE_CHECKING:  # the subclass has these
+        _send_slowly: Any
+        _recv_slowly: Any
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make a worker with no queues; the subclass adds and removes them at any time."""
+        del args, kwargs
+        self = object.__new__(cls)
+        self._direct_sends, self._direct_receives = {}, {}
+        return self
+
+    def send(
+        self,
+        object: Any,  # noqa: A002  (part of the API)
+        dst_group_name: str,
+        dst_rank: int | list[int] | tuple[int, ...],
+        async_op: bool = False,
+        options: Any = None,
+        piggyback_payload: Any = None,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Send an object or tensors to another worker; see `Collective.send`."""
+        return self._send_slowly(
+            object, dst_group_name, dst_rank, async_op, options, piggyback_payload, timeout
+        )
+
+    def recv(
+        self,
+        src_group_name: str,
+        src_rank: int | list[int] | tuple[int, ...],
+        async_op: bool = False,
+        options: Any = None,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Receive what another worker sends; see `Collective.recv`."""
+        return self._recv_slowly(src_group_name, src_rank, async_op, options, timeout, None)
