@@ -27,10 +27,11 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> Any:
         ChannelMemoryError: The process has no memory for it.
     """
     torch: Any = sys.modules.get("torch")
+    size = math.prod(shape) * dtype.itemsize
     try:
         if isinstance(dtype, getattr(torch, "dtype", ())):
-            raw = torch.empty(math.prod(shape) * dtype.itemsize, dtype=torch.uint8)
-            return raw.view(dtype).reshape(shape)  # with the dtype itself, torch warns of some
+            raw = torch.empty(size, dtype=torch.uint8)  # with the dtype, torch warns of some
+            return raw.view(dtype).reshape(shape)
         return load_numpy().empty(shape, dtype)
     except ValueError as error:  # numpy counts the bytes of an empty array without its size of 0
         raise ShoalValueError(f"room for shape {shape} cannot be reserved: {error}") from error
