@@ -350,6 +350,24 @@ def test_a_session_that_is_dropped_within_a_change_is_left_after_it(queue, place
     assert not folder.exists()
 
 
+def test_a_signal_handler_uses_the_queue_within_a_change(own, queue, monkeypatch):
+    real = queue_row.free_bytes
+
+    def interrupted(path):
+        if not queue.qsize():
+            signal.raise_signal(signal.SIGUSR1)
+        return real(path)
+
+    monkeypatch.setattr(queue_row, "free_bytes", interrupted)
+    before = signal.signal(signal.SIGUSR1, lambda *_: (monkeypatch.undo(), queue.put("handler")))
+    try:
+        queue.put(LARGE)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert queue.get() == "handler"
+    assert queue.get().tolist() == LARGE.tolist()
+
+
 def test_no_other_user_can_use_the_spill_folder(place, tmp_path):
     session = ShmSession(
         dir=place, max_bytes=100_000, memory_policy="spill", spill_dir=str(tmp_path)

@@ -269,8 +269,12 @@ class Member:
 
     def _change(self, work: Work[T], undone: Callable[[], None] | None, patience: float) -> T:
         def change(db: sqlite3.Connection) -> T:
-            if db.in_transaction:  # a signal came before the rollback of an earlier call
+            if db.in_transaction:
+                # A signal ended an earlier call before its rollback; or its handler calls this, and
+                # the interrupted change finds its connection closed and starts again.
                 db.execute("ROLLBACK")
+                self.disconnect()
+                db = self._connected()
             try:
                 # Until 3.51.3, SQLite can lose a transaction that one process commits while another
                 # one copies earlier ones from the journal, as it does after a commit now and then
@@ -282,12 +286,15 @@ class Member:
                 self._due.update(row["participant"] for row in due)
                 db.execute("COMMIT")
             except BaseException as error:
-                if db.in_transaction:
+                lost = db is not self._db
+                if not lost and db.in_transaction:
                     db.execute("ROLLBACK")
-                elif not isinstance(error, sqlite3.Error):
+                elif not lost and not isinstance(error, sqlite3.Error):
                     raise  # a signal came after the end of the transaction
                 if undone is not None:
                     undone()
+                if lost and isinstance(error, sqlite3.Error):
+                    raise BlockingIOError from error
                 raise
             finally:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
