@@ -339,6 +339,8 @@ class Member:
     def _enter(self, db: sqlite3.Connection) -> int:
         if db.execute("SELECT closed FROM session").fetchone()[0]:
             raise gone(self.folder)
+        if self.me:  # a signal handler has joined meanwhile
+            return self.me
         # Random, so that no other process ever has the same: it may remove the bell late.
         number = secrets.randbits(62)
         db.execute("INSERT INTO participants VALUES (?)", (number,))
