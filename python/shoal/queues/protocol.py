@@ -5,13 +5,13 @@
 """
 
 import concurrent.futures
+import operator
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Self
 
 from shoal.deadline import Deadline
 from shoal.errors import ChannelDecodeError, ShoalValueError
-from shoal.integers import as_int
 from shoal.shm.keys import refusal
 from shoal.shm.refusals import Refusal
 
@@ -233,9 +233,10 @@ def checked_weight(value: Any, name: str = "weight", least: int = 0, most: int =
     Raises:
         ShoalValueError: The value is not an integer, or is too small or too large.
     """
-    weight = as_int(value)
-    if weight is None:
-        raise ShoalValueError(f"{name}={value!r}: expected an integer")
+    try:
+        weight = operator.index(value)
+    except TypeError:
+        raise ShoalValueError(f"{name}={value!r}: expected an integer") from None
     if not least <= weight <= most:
         expected = f"{least} or more" if weight < least else f"{most} or less"
         raise ShoalValueError(f"{name}={value!r}: expected {expected}")

@@ -25,6 +25,7 @@ from shoal._pure.shm.checks import (
     not_rebuilt,
     nothing_put,
     nothing_taken,
+    refused,
     weights_for,
     whole,
 )
@@ -240,7 +241,8 @@ class LaneQueue:
         # The policy `error` does not wait for room, but for memory.
         if self._policy != "error" or refusal.kind == "memory":
             return nothing_put(self._name, call, refusal)
-        return refusal.of(ChannelFull(f"{call.op}: no room in {self._name}: {refusal.why()}"))
+        text = f"{call.op}: no room in {self._name}: {refusal.why()}"
+        return refused(ChannelFull(text), refusal)
 
     def _failed_error(self, call: Call, failed: FailedError) -> ShoalError:
         text = failed.body.decode(errors="replace")
