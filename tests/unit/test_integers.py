@@ -10,7 +10,6 @@ from shoal.dynamic_scheduler.arithmetic import get_valid_dp_sizes
 from shoal.dynamic_scheduler.settings import JobSizes
 from shoal.errors import ShoalError
 from shoal.ports import hold_port
-from shoal.queues.protocol import checked_weight
 from shoal.queues.settings import ChannelSettings
 from shoal.testing import local_cluster
 from shoal.weights.arguments import checked_part, checked_version
@@ -34,7 +33,6 @@ CALLS = [
     lambda integer: hold_port(integer(5000)) <= 5000,
     lambda integer: wanted_nodes(integer(2), None),
     lambda integer: peer_address("group", integer(1)),
-    lambda integer: checked_weight(integer(1)),
     lambda integer: ChannelSettings("a", maxsize=integer(3), max_bytes=integer(9)),
     lambda integer: Store.checked_bounds(integer(2), integer(100)),
     lambda integer: checked_version((integer(1), integer(2)), "version"),
