@@ -1,12 +1,14 @@
 """Failures as values: the parts of an exception that reach another process."""
 
 import pickle
+import re
 import threading
 
 import pytest
 
+from shoal import NodePlacementStrategy
 from shoal.bootstrap.failure import Failure
-from shoal.errors import RemoteError
+from shoal.errors import RemoteError, ShoalTypeError
 
 
 class ArgumentsError(Exception):
@@ -54,6 +56,22 @@ def test_an_exception_arrives_as_itself_with_a_note():
     assert note.startswith("raised on rank 2 (g:2):\nTraceback")
     assert "in fail_with\n" in note
     assert "KeyError: 'where'" in note
+
+
+def test_the_place_of_an_error_of_shoal_is_the_line_that_called_it():
+    with pytest.raises(ShoalTypeError) as caught:
+        NodePlacementStrategy(["x"])
+    assert re.search(
+        r"expected .* \(\S+test_failure\.py:\d+ in test_the_place", summary(caught.value)
+    )
+    # Not so in code of the program that shoal calls.
+    with pytest.raises(ZeroDivisionError) as in_program:
+        NodePlacementStrategy(1 // n for n in (0,))
+    assert "in <genexpr>" in summary(in_program.value)
+
+
+def summary(error):
+    return Failure.capture(error, "g:2", 2).summary
 
 
 def test_its_causes_are_in_the_note():

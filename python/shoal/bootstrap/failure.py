@@ -1,11 +1,15 @@
 """An exception as a value: captured in the process that raised it, rebuilt in the one that waits."""
 
+import concurrent.futures
+import os
 import time
 import traceback
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import ray
 import ray.cloudpickle as pickle
 
 from shoal.errors import RemoteError
@@ -14,6 +18,11 @@ __all__ = ["Failure"]
 
 # Maximum length of a message within one log line.
 _LINE = 300
+# The folders of the code between a user's line and the error that a call of shoal raises there.
+_INSIDE = tuple(
+    f"{Path(file).parent}{os.sep}"
+    for file in (Path(__file__).parent, ray.__file__, concurrent.futures.__file__)
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,8 @@ class Failure:
         text: The message.
         traceback_text: The traceback with its causes, as text.
         pickled: The exception itself, if it can be pickled.
-        where: File, line and function that raised it; empty if this is not known.
+        where: File, line and function that raised it, outside of shoal if there is such a place;
+            empty if this is not known.
         is_of_constructor: Whether the worker's constructor raised it, so that no method can run.
     """
 
@@ -120,7 +130,9 @@ def _where(traceback_: TracebackType | None) -> str:
     frames = traceback.extract_tb(traceback_)
     if not frames:
         return ""
-    last = frames[-1]
+    # What shoal or Ray raises for a caller is found at the call: its line tells one call from another.
+    outside = (frame for frame in reversed(frames) if not frame.filename.startswith(_INSIDE))
+    last = next(outside, frames[-1])
     return f"{last.filename}:{last.lineno} in {last.name}"
 
 
