@@ -81,6 +81,14 @@ def test_an_empty_trace_is_a_valid_file(tmp_path):
     assert (made, read(made)) == (str(tmp_path / "trace.json"), [])
 
 
+def test_a_file_that_is_no_trace_is_refused(tmp_path):
+    other = tmp_path / "job.yaml"
+    other.write_text("cluster:\n  num_nodes: 1\n")
+    with pytest.raises(ShoalValueError, match=r"job\.yaml: none of its 2 lines is an event"):
+        to_chrome(other)
+    assert list(tmp_path.iterdir()) == [other]
+
+
 def test_a_trace_that_ends_with_json_is_not_replaced(trace):
     given = trace.rename(trace.with_suffix(".json"))
     assert to_chrome(given) == str(trace.with_name("trace.json.json"))

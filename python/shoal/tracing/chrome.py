@@ -30,7 +30,8 @@ def to_chrome(source: str | os.PathLike[str], target: str | os.PathLike[str] | N
         The absolute path of the file.
 
     Raises:
-        ShoalValueError: There is no such trace, or both files are the same.
+        ShoalValueError: There is no such trace, none of its lines is an event, or both files are the
+            same.
     """
     found = Path(source).absolute()
     if target is None:
@@ -60,7 +61,7 @@ def to_chrome(source: str | os.PathLike[str], target: str | os.PathLike[str] | N
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
-    broken = 0
+    events = broken = 0
     with path.open("rb") as file:
         for line in file:
             try:
@@ -68,9 +69,15 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
             except ValueError:
                 event = None
             if isinstance(event, dict) and "ph" in event and "pid" in event:
+                events += 1
                 yield event
             else:
                 broken += bool(line.strip())
+    if broken and not events:
+        raise ShoalValueError(
+            f"{path}: none of its {broken} lines is an event; expected the file of "
+            "cluster.tracer.output_file"
+        )
     if broken:
         _log.warning("%s: %d lines are not events and were left out", path, broken)
 
