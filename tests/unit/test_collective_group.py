@@ -237,6 +237,8 @@ def test_two_members_send_tensors_into_tensors(pair):
     assert into.tolist() == [1] * 6
     with pytest.raises(AssertionError, match="expected a torch tensor"):
         first.send_tensor([1.0])
+    with pytest.raises(AssertionError, match="torch tensor, got ndarray; recv returns any object"):
+        second.recv_tensor(into.numpy())
     first.send(torch.arange(6).reshape(2, 3).t())
     assert second.recv(timeout=30)[1].tolist() == [1, 4]
 

@@ -225,7 +225,10 @@ class Exchange:
         """
         _check_options(options)
         if not is_tensor(tensor):
-            raise ShoalTypeError(f"recv_tensor: expected a torch tensor, got {type(tensor)!r}")
+            raise ShoalTypeError(
+                f"recv_tensor: expected a torch tensor, got {type(tensor).__name__}; recv returns "
+                "any object"
+            )
         try:
             inbox = self._inboxes[src_group_name, src_rank]
         except (KeyError, TypeError):
