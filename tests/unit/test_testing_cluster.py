@@ -351,7 +351,7 @@ def test_a_call_of_a_closed_group_ends(counter):
     running, queued = counter.sleep(0.3), counter.add(1)
     counter.close(timeout=0)
     for call in (running, queued):
-        with pytest.raises(PeerLostError, match="counters:0 died while it ran"):
+        with pytest.raises(PeerLostError, match="counters:0 died before counters"):
             call.wait()
 
 

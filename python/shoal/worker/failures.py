@@ -254,7 +254,7 @@ class GroupCall:
             cause = ClusterError(f"{self.name}: the cluster was shut down before the call ended")
         elif isinstance(error, RayActorError):
             reason = next(iter(str(error).splitlines()), "")
-            cause = PeerLostError(f"{address} died while it ran {self.name}: {reason}")
+            cause = PeerLostError(f"{address} died before {self.name} ended: {reason}")
         elif isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
             cause = error.cause
             cause.add_note(
