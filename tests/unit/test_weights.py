@@ -266,6 +266,8 @@ def test_latest_waits_for_a_version_that_is_new_enough(weights):
     )
     with pytest.raises(ShoalTimeoutError, match=text):
         weights.latest(first, timeout=0)
+    with pytest.raises(ShoalTimeoutError, match=r"is 1\.1, published by \S.* on node 0$"):
+        weights.latest(first, timeout=1)
     reading = in_thread(weights.latest, first)
     Shared(weights.folder).publish({"a": 2})
     assert reading.result(DEADLINE_S).version == Version(2, 1)

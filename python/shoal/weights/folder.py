@@ -166,18 +166,32 @@ class VersionFolder:
                 continue
             self.check()
             wait = wait or LongWait(
-                lambda: f"{describe_self()}: waits for {wanted} of {self.name}",
+                lambda: f"{describe_self()}: waits for {wanted} of {self.name} ({self._last()})",
                 deadline,
                 operation="latest",
                 on=self.name,
             )
             if not control.wait(packed, announced, wait, both):
-                newest = control.newest
-                there = "none was published" if newest is None else f"the newest is {newest}"
                 raise ShoalTimeoutError(
                     f"{describe_self()}: {wanted} of {self.name} did not come within "
-                    f"{deadline.timeout:g} s: {there}"
+                    f"{deadline.timeout:g} s: {self._last(is_polled=deadline.timeout < 1)}"
                 )
+
+    def _last(self, *, is_polled: bool = False) -> str:
+        """Say which version is the newest here, and who published it, as far as that is known.
+
+        Args:
+            is_polled: Whether this must take no time, so that the file of the version is not read.
+        """
+        newest = self.control.newest
+        if newest is None:
+            return "none was published"
+        who: list[str] = []
+        if not is_polled:
+            with contextlib.suppress(FileNotFoundError, WeightsCorruptError):  # retired meanwhile
+                who += read_file(self.path_of("v", newest)).notes.get("who", {}).values()
+        others = f" and {len(who) - 1} others" if len(who) > 1 else ""
+        return f"the newest is {newest}" + (f", published by {who[0]}{others}" if who else "")
 
     def newest(self) -> Version | None:
         """Return the newest version that this node has heard of; None for none.

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.context import current, describe_self
+from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ShoalTimeoutError, ShoalValueError, WeightsError
 from shoal.process import own_process
@@ -47,7 +47,7 @@ from shoal.weights.hashing import digests_of
 from shoal.weights.layout import Blocks, Placement
 from shoal.weights.part_names import PartFile, VersionPart, complete_parts, writers
 from shoal.weights.shards import Shards
-from shoal.weights.store import Store, write_file
+from shoal.weights.store import Store, own_place, write_file
 from shoal.weights.version import FilePart, Version
 
 __all__ = ["publish_part"]
@@ -144,7 +144,7 @@ def _write(
     key = "-".join(map(str, key_of(own_process())))
     notes: dict[str, Any] = {
         "processes": {part.rank: key_of(own_process())},
-        "who": {part.rank: f"{describe_self()} on node {max(0, current().node_rank)}"},
+        "who": {part.rank: own_place()},
         "checksum": checksum,
     }
     own, memories = FilePart(0, part.number), []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shoal.context import describe_self
+from shoal.context import current, describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
     ChannelError,
@@ -33,7 +33,7 @@ from shoal.weights.layout import Blocks, Mark, Placement, StateLayout, keys_of, 
 from shoal.weights.part_names import part_bytes
 from shoal.weights.version import MOST_IN_EPOCH, FilePart, Version
 
-__all__ = ["HUGE_SHARE", "Store", "write_file"]
+__all__ = ["HUGE_SHARE", "Store", "own_place", "write_file"]
 
 Delta = bool | str | Version
 """Which blocks of the newest version a publish may use again; see `Weights.publish`."""
@@ -49,6 +49,11 @@ _MOST_TIMES = 2
 
 _LEAST = 2**22
 """Bytes that these files may have beyond that."""
+
+
+def own_place() -> str:
+    """Describe this process in messages to others: its name and its node."""
+    return f"{describe_self()} on node {max(0, current().node_rank)}"
 
 
 class _OwnVersion(NamedTuple):
@@ -201,6 +206,7 @@ class Store(VersionFolder):
             if on_device:
                 release_devices()
                 shared, notes, memories = copy_to_devices(layout, version, self.name)
+            notes["who"] = {0: own_place()}
             placement = Placement(layout, FilePart(*version), shared, notes)
             file = self.take_file(placement.frame.nbytes)
             try:
