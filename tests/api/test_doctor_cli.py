@@ -210,6 +210,12 @@ def test_a_wait_that_names_no_process_is_wrong_once_it_is_long(doctor):
     assert doctor(waiting, SHOAL_HANG="400") == (["- Nothing stands still."], 0)
 
 
+def test_a_wait_for_weights_is_shown_at_once_but_is_no_alarm(doctor):
+    waiting = state("a:0", call("step", 20, wait("latest", 9, on="the weights 'w'")))
+    text = "- a:0 waits 9.0 s in `latest` (the weights 'w'), which names no process."
+    assert doctor(waiting, state("b:0", call("train", 9))) == ([text], 0)
+
+
 def test_short_waits_and_idle_processes_are_no_alarm(doctor):
     lines, code = doctor(
         state("driver"),

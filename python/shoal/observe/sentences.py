@@ -16,6 +16,9 @@ _SHOWN_S = 1.0
 _CIRCLE_S = 5.0
 """The same for circles and waits without a cause: a message that ends them may be on its way."""
 
+_ON_WEIGHTS = ("latest", "publish")
+"""The operations that wait for weights: it shows which, and any process may publish."""
+
 _LATE_S = 5.0
 """An event loop that has run within these seconds is not mentioned."""
 
@@ -111,7 +114,8 @@ def _is_shown(cause: Cause, now: float, limit: float) -> bool:
     waited = now - cause.since
     if cause.kind == "waiting":
         wait = _first(cause)[1]
-        return waited >= (_CIRCLE_S if wait.peers or wait.channel else limit)
+        names_one = wait.peers or wait.channel or wait.operation in _ON_WEIGHTS
+        return waited >= (_CIRCLE_S if names_one else limit)
     return waited >= _SHOWN_S
 
 
