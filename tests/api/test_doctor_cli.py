@@ -211,9 +211,13 @@ def test_a_wait_that_names_no_process_is_wrong_once_it_is_long(doctor):
 
 
 def test_a_wait_for_weights_is_shown_at_once_but_is_no_alarm(doctor):
+    driver = state("driver", wait("wait", 8, "a:0", on="a.step"))
     waiting = state("a:0", call("step", 20, wait("latest", 9, on="the weights 'w'")))
-    text = "- a:0 waits 9.0 s in `latest` (the weights 'w'), which names no process."
-    assert doctor(waiting, state("b:0", call("train", 9))) == ([text], 0)
+    lines = [
+        "- a:0 waits 9.0 s in `latest` (the weights 'w'), which names no process.",
+        "- driver waits 8.0 s for a.step on a:0.",
+    ]
+    assert doctor(driver, waiting, state("b:0", call("train", 9))) == (lines, 0)
 
 
 def test_short_waits_and_idle_processes_are_no_alarm(doctor):

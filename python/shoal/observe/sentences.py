@@ -182,7 +182,7 @@ def _waits(name: str, wait: Activity, now: float) -> str:
         ends = f", for at most {age(wait.until - now)} more"
     if wait.channel:
         return f"{_waits_on(name, wait, now)}{ends}"
-    peers = f" for {_names(wait.peers)}" if wait.peers else ", which names no process"
+    peers = f" {_of(wait)} {_names(wait.peers)}" if wait.peers else ", which names no process"
     return f"{name} waits {age(now - wait.since)} {_what(wait)}{peers}{ends}"
 
 
@@ -190,6 +190,10 @@ def _what(wait: Activity) -> str:
     if _is_for_call(wait):
         return f"for {wait.on}"
     return f"in `{wait.operation}`" + (f" ({wait.on})" if wait.on else "")
+
+
+def _of(wait: Activity) -> str:
+    return "on" if _is_for_call(wait) else "for"
 
 
 def _is_for_call(wait: Activity) -> bool:
@@ -206,8 +210,7 @@ def _circle(cause: Cause, now: float) -> str:
             verb = "gets" if waits_for_room(wait) else "puts"
             steps.append(f"{_waits_on(name, wait, now)}, {side} {other} {verb}")
         else:
-            of = "on" if _is_for_call(wait) else "for"
-            steps.append(f"{name} waits {age(now - wait.since)} {_what(wait)} {of} {other}")
+            steps.append(f"{name} waits {age(now - wait.since)} {_what(wait)} {_of(wait)} {other}")
     return "; ".join(steps)
 
 
