@@ -98,6 +98,12 @@ def test_a_long_wait_names_the_failures_that_were_not_waited_for(pair, log):
     assert (
         "failed before, and not waited for: pair.fail failed on rank 1 (pair:1): KeyError: 'unseen'"
     ) in wait_line(log)
+    waiting = pair.execute_on(0).wait_for_go()
+    with pytest.raises(
+        ShoalTimeoutError, match=r" 0 s; failed before, and not waited for: pair\.f"
+    ):
+        waiting.wait(timeout=0)
+    pair.go_on().wait()
     with pytest.raises(KeyError):
         handle.wait()
     assert "failed before" not in wait_line(log)

@@ -27,7 +27,7 @@ from shoal.long_wait_hooks import annotate_waits
 from shoal.manager.base import connection
 from shoal.worker import timing
 
-__all__ = ["GroupCall", "forget_failures"]
+__all__ = ["GroupCall", "describe_not_waited_for", "forget_failures"]
 
 _log = logging.getLogger("shoal")
 
@@ -343,7 +343,8 @@ def _was_shown(failure: Failure) -> bool:
     return known
 
 
-def _describe_not_waited_for(_: Any) -> str:
+def describe_not_waited_for(_: Any = None) -> str:
+    """Name the failures of this job that no code has waited for; empty for none."""
     job = _job()
     with _lock:
         lines = [kept.line for kept in _not_waited_for.values() if kept.job == job]
@@ -442,5 +443,5 @@ def _forget() -> None:
     _not_waited_for.clear()
 
 
-annotate_waits(_describe_not_waited_for)
+annotate_waits(describe_not_waited_for)
 in_child(ChildStage.FORGET, _forget)

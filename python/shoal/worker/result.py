@@ -12,9 +12,15 @@ from shoal._ray import runtime, timed_out
 from shoal.cluster.stop import stops_on_failure
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
-from shoal.errors import ClusterError, ShoalTypeError, ShoalValueError, WorkerGroupError
+from shoal.errors import (
+    ClusterError,
+    ShoalTimeoutError,
+    ShoalTypeError,
+    ShoalValueError,
+    WorkerGroupError,
+)
 from shoal.worker import timing
-from shoal.worker.failures import GroupCall
+from shoal.worker.failures import GroupCall, describe_not_waited_for
 
 __all__ = ["WorkerGroupFuncResult"]
 
@@ -94,7 +100,7 @@ class WorkerGroupFuncResult:
                 if at_most <= 0 or (deadline.expired and call.failed()):
                     break
                 if deadline.expired:
-                    raise timed_out(call.name, self._peers(pending), deadline)
+                    raise self._timed_out(pending, deadline)
                 self._check_ray()
                 # Within the grace, which ends by itself, no line is due.
                 step = log.step() if math.isinf(at_most) else min(at_most, deadline.remaining)
@@ -124,7 +130,7 @@ class WorkerGroupFuncResult:
                     if at_most <= 0 or (deadline.expired and call.failed()):
                         break
                     if deadline.expired:
-                        raise timed_out(call.name, self._peers(pending), deadline)
+                        raise self._timed_out(pending, deadline)
                     self._check_ray()
                     step = min(log.step(at_most), timing.TIMING.recheck_s)
                     with suppress(TimeoutError):
@@ -209,6 +215,10 @@ class WorkerGroupFuncResult:
     def _peers(self, indices: Iterable[int]) -> str:
         ranks = ", ".join(str(self._call.ranks[i]) for i in indices)
         return f"{self._call.group} rank{'s' if ',' in ranks else ''} {ranks}"
+
+    def _timed_out(self, pending: Iterable[int], deadline: Deadline) -> ShoalTimeoutError:
+        cause = describe_not_waited_for()
+        return timed_out(self._call.name, self._peers(pending), deadline, cause)
 
     def _grace_left(self) -> float:
         """Return the seconds that the other ranks have left after the first failure."""
