@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from shoal.deadline import LongWait
+from shoal.errors import ShoalError
 from shoal.loop import soon, submit
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "fulfil",
     "in_turn",
     "start",
+    "without_frames",
 ]
 
 _T = TypeVar("_T")
@@ -116,6 +118,7 @@ def fulfil(future: Future, make: Callable[[], Any]) -> bool:
         value = make()
     except BaseException as error:  # noqa: BLE001  (an error is the future's result)
         future.set_exception(error)
+        del future, make  # which this frame would keep as long as the error has its traceback
     else:
         future.set_result(value)
     return True
@@ -127,6 +130,19 @@ def fail(future: Future, error: BaseException) -> bool:
     if begun:
         future.set_exception(error)
     return begun
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """Return an error for a future; one of shoal's without the frames that it was raised in.
+
+    Such a frame, or one of its callers, refers to the future: the two would keep each other, and what
+    the callers of the future have, until a collection. Other errors are a user's, who needs the frames.
+    """
+    if isinstance(error, ShoalError):
+        error.__traceback__ = None
+        if error.__suppress_context__:
+            error.__context__ = None
+    return error
 
 
 def _begun(future: Future) -> bool:

@@ -92,7 +92,10 @@ class AsyncWork:
         self.seen = True
         if not self.future.cancelled():
             self.receive()
-        return self.future.result()
+        try:
+            return self.future.result()
+        finally:
+            del self  # the traceback has this frame: the error would keep itself, and all frames
 
     def receive(self) -> None:
         """Count the result, or the error and its items, as received by a caller."""
@@ -112,14 +115,16 @@ class AsyncWork:
             ShoalTimeoutError: The operation is still running.
             concurrent.futures.CancelledError: The operation was cancelled.
         """
-        if self.future.done():
+        if not self.future.done():
+            deadline = Deadline(timeout, default=float("inf"))
+            if not ends_in_time(self.future, self._waiting(deadline)):
+                raise ShoalTimeoutError(
+                    f"{describe_self()}: {self.what} is still running after {deadline.timeout:g} s"
+                )
+        try:
             return self.result()
-        deadline = Deadline(timeout, default=float("inf"))
-        if not ends_in_time(self.future, self._waiting(deadline)):
-            raise ShoalTimeoutError(
-                f"{describe_self()}: {self.what} is still running after {deadline.timeout:g} s"
-            )
-        return self.result()
+        finally:
+            del self  # as in `result`
 
     async def async_wait(self) -> Any:
         """Wait in an event loop and return the operation's result.
@@ -137,7 +142,10 @@ class AsyncWork:
         except Exception:
             if not self.future.done():
                 raise
-        return self.result()
+        try:
+            return self.result()
+        finally:
+            del self  # as in `result`
 
     def _waiting(self, deadline: Deadline) -> LongWait:
         return LongWait(
@@ -316,6 +324,7 @@ class AsyncFuncWork(AsyncWork):
         func = functools.partial(self._func, self) if self._pass_self else self._func
         fulfil(self.future, functools.partial(_timed, func, self._args, self._kwargs, self._ran))
         self.previous = None
+        del self, func  # the frames of an error lead to this one
 
     def start_after(self, previous: Future) -> None:
         """Run the function in a thread, or take over the previous work's error or cancellation."""

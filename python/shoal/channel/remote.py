@@ -23,7 +23,7 @@ from shoal.errors import (
     PeerLostError,
     ShoalError,
 )
-from shoal.futures import Asking, AskingBy, fulfil
+from shoal.futures import Asking, AskingBy, fulfil, without_frames
 from shoal.queues.lane import Lane, LaneAddress
 from shoal.queues.order import Sent
 from shoal.queues.protocol import (
@@ -212,6 +212,7 @@ class RemoteQueues(Queues):
                     weights = [put.weight for put in puts]
                     done = self._lane.put_now(key, list(puts.values()), weights)
             except Exception as error:  # noqa: BLE001  (an error is the result of these puts)
+                without_frames(error)  # once: a put that has it may have a caller that raises it
                 for put in puts:
                     put.fail(partial(self._calls.translate, error))
                 continue
@@ -249,7 +250,7 @@ class RemoteQueues(Queues):
         except concurrent.futures.CancelledError:
             put.end()
         except Exception as error:  # noqa: BLE001  (an error is the result of this put)
-            put.fail(partial(self._calls.translate, error))
+            put.fail(partial(self._calls.translate, without_frames(error)))
         else:
             put.succeed(None)
 

@@ -327,8 +327,11 @@ class _Series:
                 for _, _, left in sends[place if is_unsent else place + 1 :]:
                     _withdraw(left)
                 raise
-        if errors:
-            raise errors[0]
+        try:
+            if errors:
+                raise errors[0]
+        finally:
+            errors.clear()  # the frames of the errors, of which this is one, keep the object
 
     def _started(self, value: Any, deadline: Deadline) -> Future:
         """Start to send to those members; the future's result is the object."""

@@ -320,7 +320,10 @@ class Inbox:
                 return self._get(route, seconds)
             except ShoalTimeoutError:
                 if failed is not None:
-                    raise failed from None
+                    try:
+                        raise failed from None
+                    finally:
+                        del failed  # the traceback has this frame: it would keep those of callers
                 if wait is not None:
                     wait.tick()
                 # A message may have come meanwhile, or before the sender died: one more look.

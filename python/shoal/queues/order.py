@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from shoal.deadline import Deadline, expect_event
 from shoal.fork import reset_in_child
+from shoal.futures import without_frames
 from shoal.loop import soon, submit
 from shoal.shm.refusals import Refusal
 
@@ -130,7 +131,7 @@ class Pending(Future):
         if error is None:
             self.set_result(value)
         else:
-            self.set_exception(error)
+            self.set_exception(without_frames(error))
 
     def expire(self) -> None:
         """Fail the operation at its deadline, unless an attempt has succeeded."""
@@ -208,7 +209,7 @@ class Sent(Pending):
         try:
             value = function()
         except BaseException as error:  # noqa: BLE001  (an error is the result)
-            self.fail(partial(_itself, error))
+            self.fail(partial(without_frames, error))
             return False
         return self.succeed(value)
 
@@ -329,7 +330,7 @@ async def _served(operation: Pending, serve: Serve) -> None:
     except asyncio.CancelledError:
         pass
     except (Exception, SystemExit) as error:  # noqa: BLE001  (the error is its result)
-        operation.fail(partial(_itself, error))
+        operation.fail(partial(without_frames, error))
 
 
 async def when_due(operation: Pending) -> None:
@@ -345,10 +346,6 @@ async def when_due(operation: Pending) -> None:
                 operation.expire()
         else:
             return
-
-
-def _itself(error: BaseException) -> BaseException:
-    return error
 
 
 def _stop(loop: asyncio.AbstractEventLoop, task: "asyncio.Task[None]", _: Future) -> None:

@@ -92,8 +92,9 @@ class Queues(ABC):
 
     def put_here(self, key: Hashable, item: Any, weight: int, deadline: Deadline) -> None:
         """Put an item; an engine that waits by itself in this thread overrides this."""
-        future = self.start_put(key, item, weight, deadline, timed=False)
-        self._end(future, "put", "room", key, deadline)
+        self._end(
+            self.start_put(key, item, weight, deadline, timed=False), "put", "room", key, deadline
+        )
 
     def put_many(
         self, key: Hashable, items: Sequence[Any], weights: Sequence[int], deadline: Deadline
@@ -132,8 +133,9 @@ class Queues(ABC):
 
     def take_here(self, key: Hashable, want: Want, deadline: Deadline) -> Any:
         """Take items; an engine that waits by itself in this thread overrides this."""
-        future = self.start_take(key, want, deadline, timed=False)
-        taken: Taken = self._end(future, "get", "an item", key, deadline)
+        taken: Taken = self._end(
+            self.start_take(key, want, deadline, timed=False), "get", "an item", key, deadline
+        )
         return taken.received()
 
     @abstractmethod
@@ -174,10 +176,13 @@ class Queues(ABC):
     def _end(
         self, future: Future, operation: str, awaited: str, key: Hashable, deadline: Deadline
     ) -> Any:
-        if future.done():
-            return future.result()
-        shown, channel = self._shown(key), self.settings.page_name
-        return result_of(future, long_wait(operation, awaited, shown, deadline, channel))
+        try:
+            if future.done():
+                return future.result()
+            shown, channel = self._shown(key), self.settings.page_name
+            return result_of(future, long_wait(operation, awaited, shown, deadline, channel))
+        finally:
+            del future  # as in `result_of`
 
     def _shown(self, key: Hashable) -> str:
         """Return the name of a key's queue for messages."""
@@ -224,6 +229,7 @@ def result_of(future: Future, wait: LongWait) -> Any:
     except BaseException:
         if not future.cancel():
             future.add_done_callback(_give_back)  # it ended just when this was interrupted
+        del future  # the traceback has this frame: the error would keep itself, and all frames
         raise
 
 

@@ -244,17 +244,16 @@ class WorkerGroupFuncResult:
         call.stop()
         call.raised()
         failures = [call.replies[i] for i in failed]
-        errors = [failure.rebuild() for failure in failures]
-        if len(call.refs) == 1:
-            raise errors[0]
         first = failures[0]
+        if len(call.refs) == 1:
+            raise first.rebuild()  # not a variable: its frames would keep it, and those of callers
         running = call.pending()
         tail = f"; {self._peers(running)} still ran" if running else ""
         raise WorkerGroupError(
             f"{call.event(failures)} on {len(failed)} of {len(call.refs)} ranks after "
             f"{deadline.elapsed:.1f} s, first on rank {first.rank}: {first.type_name}: "
             f"{first.text}{tail}",
-            errors,
+            [failure.rebuild() for failure in failures],
             ranks=[call.ranks[i] for i in failed],
         )
 
