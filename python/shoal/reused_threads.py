@@ -27,12 +27,12 @@ class _Waiter:
 
     def __init__(self, idle: "list[_Waiter]") -> None:
         self._idle = idle
-        self._functions: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._functions: SimpleQueue[Callable[[], object]] = SimpleQueue()
 
-    def run(self, function: Callable[[], None]) -> None:
+    def run(self, function: Callable[[], object]) -> None:
         self._functions.put(function)
 
-    def start(self, function: Callable[[], None]) -> None:
+    def start(self, function: Callable[[], object]) -> None:
         self.run(function)
         threading.Thread(target=self._work, name="shoal-wait", daemon=True).start()
 
@@ -54,7 +54,7 @@ class _Waiter:
 _idle: list[_Waiter] = []
 
 
-def run_in_thread(function: Callable[[], None]) -> None:
+def run_in_thread(function: Callable[[], object]) -> None:
     """Run a function in another thread at once; the function must not raise."""
     try:
         waiter = _idle.pop()

@@ -2,13 +2,17 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import dataclasses
+import gc
 import math
 import pickle
 import sys
 import threading
 import typing
+import weakref
 
+import numpy as np
 import pytest
 
 from shoal import Channel, Weights
@@ -124,6 +128,24 @@ def test_handles_of_one_process_publish_in_one_epoch(weights):
     for number in range(1, 4):
         assert pickle.loads(pickle.dumps(weights)).publish({"a": 1}) == Version(1, number)
     assert len(weights.stats().versions) == 2
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_a_publish_that_failed_frees_the_state(weights, async_op):
+    weights.publish({"a": 1})
+
+    def refused():
+        state = np.zeros(8)
+        with contextlib.suppress(ShoalValueError):
+            weights.publish({"a": state}, version=0, async_op=async_op).wait()
+        return weakref.ref(state)
+
+    gc.disable()
+    try:
+        gone = refused()
+        until(lambda: gone() is None)
+    finally:
+        gc.enable()
 
 
 def test_asynchronous_publishes_happen_in_their_order(weights):

@@ -5,6 +5,7 @@ import contextlib
 import secrets
 import sys
 import threading
+from functools import partial
 from typing import Any, Literal, Self, overload
 
 import ray
@@ -26,7 +27,7 @@ from shoal.errors import (
     WeightsExistsError,
     WeightsNotFoundError,
 )
-from shoal.futures import ends_in_time, fail, fulfil
+from shoal.futures import ends_in_time, fail, fulfil, without_frames
 from shoal.integers import as_int
 from shoal.job_end import tie_to_job
 from shoal.manager import NodeManager
@@ -93,7 +94,7 @@ class Weights:
         self._index = 0  # of the actor whose memory that is
         self._lock = threading.Lock()
         self._origin = Origin()
-        self._pending: list[Future] = []  # the publishes of this handle that have not ended
+        self._pending: set[Future] = set()  # the publishes of this handle that have not ended
         self._job_has_ended = False
         tie_to_job(self, Weights._end_with_job)
 
@@ -294,12 +295,13 @@ class Weights:
             check_whole(self.name, delta, which)
         layout = StateLayout(state, checked_dtype(dtype), is_part=which is not None)
         home = self._claim(store, is_part=which is not None) if store.follows else None
-        future: concurrent.futures.Future[Version] = concurrent.futures.Future()
+        future: Future = concurrent.futures.Future()
         if not self._origin.is_here:  # the threads of the parent do not exist in a forked child
-            self._origin, self._lock, self._pending = Origin(), threading.Lock(), []
+            self._origin, self._lock, self._pending = Origin(), threading.Lock(), set()
         with self._lock:
-            earlier = [one for one in self._pending if not one.done()]
-            self._pending = [*earlier, future]
+            earlier = list(self._pending)
+            self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
 
         def publish() -> Version:
             wait = LongWait(
@@ -321,13 +323,12 @@ class Weights:
                 layout, version, deadline, delta=delta, checksum=checksum, on_device=on_device
             )
 
-        def work() -> None:
-            fulfil(future, publish)
-
         if not async_op:
-            work()
-            return future.result()
-        run_in_thread(work)
+            try:
+                return publish()
+            finally:
+                future.set_result(None)  # not the error, whose frames refer to the future
+        run_in_thread(partial(fulfil, future, publish))
         return AsyncWork(future, f"publish of {store.name}")
 
     @overload
@@ -452,7 +453,7 @@ class Weights:
             try:
                 snapshot = store.latest(least, wanted, deadline, check)
             except BaseException as error:  # noqa: BLE001  (it is the result of the work)
-                fail(future, error)
+                fail(future, without_frames(error))
             else:
                 fulfil(future, lambda: snapshot)
 
