@@ -14,6 +14,7 @@ from shoal.net_emulation import (
 )
 from shoal.work import AsyncChannelWork
 from support.items import Unloadable
+from support.last_references import check_that_its_caller_is_freed
 
 DELAY_S = 0.15
 # Links are put before the queues of either transport, which the first and the last test show.
@@ -209,6 +210,20 @@ def test_a_deadline_ends_the_way(channel, links, key):
         with pytest.raises(ShoalTimeoutError, match=r"nothing arrived within 0\.1 s"):
             work.wait(timeout=30)
     assert c.qsize(key) == 0
+
+
+@pytest.mark.parametrize("how", ["put", "put on its way", "get", "asynchronous get"])
+def test_a_call_that_is_late_frees_the_variables_of_its_caller(channel, links, key, how):
+    links(delay_s=0.02, back_s=0.02)
+    c = channel(maxsize=1)
+    c.put(0, key="full")
+    calls = {
+        "put": lambda: c.put(1, key="full", async_op=True, timeout=0.05).wait(),
+        "put on its way": lambda: c.put(1, key=key, timeout=0.01),
+        "get": lambda: c.get(key, timeout=0.05),
+        "asynchronous get": lambda: c.get(key, async_op=True, timeout=0.05).wait(),
+    }
+    check_that_its_caller_is_freed(ShoalTimeoutError, calls[how])
 
 
 @shared

@@ -22,7 +22,7 @@ from shoal.errors import (
     ShoalTimeoutError,
     TransportError,
 )
-from shoal.futures import done, fail
+from shoal.futures import done, fail, without_frames
 from shoal.job_end import tie_to_job
 from shoal.net_emulation import EmulatedNetwork, Endpoint, Link, emulated_network
 from shoal.pickling import nbytes_of
@@ -279,14 +279,14 @@ class DelayedQueues(Queues):
     ) -> Future:
         """Start a put, which comes after those that this worker started before."""
         item, way = self._sent(key, item, deadline)
-        if way is None:
+        if not way:
             return self._inner.start_put(key, item, weight, deadline, timed=timed)
 
         def put(arrived: Future) -> Future:
             arrived.result()  # may be late
             return self._inner.start_put(key, item, weight, deadline)
 
-        return in_two_steps(way, put)
+        return in_two_steps(way.pop(), put)
 
     def reserve(self, _key: Hashable, shape: tuple[int, ...], dtype: Any, _: Deadline) -> Any:
         """Return a new array; its put copies it, as between nodes."""
@@ -294,21 +294,25 @@ class DelayedQueues(Queues):
 
     def _sent(
         self, key: Hashable, item: Any, deadline: Deadline | None
-    ) -> tuple[Any, Pending | None]:
-        """Send an item; return its message and its way, None if it arrives at once."""
+    ) -> tuple[Any, list[Pending]]:
+        """Send an item; return its message and its way, nothing if it arrives at once.
+
+        The caller takes the way out of the list: a frame that refers to it keeps its error.
+        """
         source = self._network.own()
         link = self._network.table.find(source, self._endpoint)
         if link is None:
-            return item, None
+            return item, []
         message = self._encode(item)  # once: the queues take it as it is
         way = self._way("put", key, _of_way(deadline), lambda: None, link, message.nbytes)
         self._order.park((key, source), "put", way, when_due, timed=True)
-        return message, way
+        return message, [way]
 
-    def _arrive(self, key: Hashable, way: Pending | None) -> None:
+    def _arrive(self, key: Hashable, way: list[Pending]) -> None:
         """Wait until an item of a put has arrived, and the puts before it have."""
-        if way is not None:
-            result_of(way, self._wait("put", key, way.deadline))
+        if way:
+            wait = self._wait("put", key, way[0].deadline)
+            result_of(way.pop(), wait)
 
     # Gets.
 
@@ -320,16 +324,18 @@ class DelayedQueues(Queues):
         on_lease = want._replace(lease=True)
         found = leased(partial(self._inner.take, key, on_lease, None), want)
         limit = _of_way(None)
-        way = self._brought(key, want, limit, link, done(taken_of(found, want)))
-        brought: Taken = result_of(way, self._wait("get", key, limit))
+        brought: Taken = result_of(
+            self._brought(key, want, limit, link, done(taken_of(found, want))),
+            self._wait("get", key, limit),
+        )
         return brought
 
     def take_here(self, key: Hashable, want: Want, deadline: Deadline) -> Any:
         """Take items, and wait until they have arrived."""
         if self._link_from() is None:
             return self._inner.take(key, want, deadline)
-        future = self.start_take(key, want, deadline)
-        return result_of(future, self._wait("get", key, _of_way(deadline))).received()
+        wait = self._wait("get", key, _of_way(deadline))
+        return result_of(self.start_take(key, want, deadline), wait).received()
 
     def start_take(
         self, key: Hashable, want: Want, deadline: Deadline, *, timed: bool = True
@@ -362,6 +368,7 @@ class DelayedQueues(Queues):
         except ShoalTimeoutError as error:
             if math.isinf(deadline.timeout):
                 raise  # nothing to wait for
+            without_frames(error)  # which refer to the get that has it
             late = with_whole_timeout(error, want.operation, self.settings.shown(key), deadline)
             way = Pending(lambda: None, deadline, lambda _: late, not_before=math.inf)
         else:

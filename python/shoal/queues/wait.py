@@ -4,12 +4,13 @@ import concurrent.futures
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelClosed, ChannelError, ChannelFull, ShoalError
-from shoal.futures import Asking, AskingBy, ends_within, fail, fulfil
+from shoal.futures import Asking, AskingBy, done, ends_within, fail, fulfil, without_frames
 from shoal.queues.order import Order, Pending
 from shoal.queues.protocol import Future, Got, Taken, Want, set_done
 from shoal.queues.settings import ChannelSettings
@@ -257,7 +258,7 @@ def in_two_steps(
         second: Starts the second step with the first one, once that has ended and was not cancelled.
         run: Runs the function that calls `second`, for one that may take long.
     """
-    step, asked = first, False
+    step, no_step, asked = first, done(None), False
 
     def cancel() -> None:
         nonlocal asked
@@ -267,6 +268,8 @@ def in_two_steps(
     whole = AskingBy(cancel)
 
     def end(ended: Future) -> None:
+        nonlocal step
+        step = no_step  # else the futures keep each other, and the item, until a collection
         if ended.cancelled():
             whole.end()
         elif (error := ended.exception()) is not None:
@@ -274,12 +277,13 @@ def in_two_steps(
         else:
             fulfil(whole, ended.result)
 
-    def go_on() -> None:
+    def go_on(ended: Future) -> None:
         nonlocal step
+        step = no_step
         try:
-            step = second(first)
+            step = second(ended)
         except BaseException as error:  # noqa: BLE001  (an error is the result)
-            fail(whole, named(error))
+            fail(whole, named(without_frames(error)))
         else:
             if asked:  # between the steps
                 step.cancel()
@@ -290,9 +294,9 @@ def in_two_steps(
             end(ended)
             return
         try:
-            run(go_on)
+            run(partial(go_on, ended))
         except RuntimeError:  # no thread can be started
-            go_on()
+            go_on(ended)
 
     first.add_done_callback(then)
     return whole
@@ -307,7 +311,7 @@ def started(start: Callable[..., "concurrent.futures.Future[Any]"], *args: Any) 
         return start(*args)
     except ChannelError as error:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        fail(future, error)
+        fail(future, without_frames(error))
         return future
 
 
