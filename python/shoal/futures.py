@@ -206,7 +206,7 @@ def start(
         except asyncio.CancelledError:
             future.cancel()
         except BaseException as error:  # noqa: BLE001  (an error is the future's result)
-            fail(future, error)
+            fail(future, without_frames(error))
         else:
             if not fulfil(future, lambda: finish(value)) and refuse is not None:
                 refuse(value)

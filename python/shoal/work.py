@@ -376,7 +376,7 @@ class AsyncCollWork(AsyncWork):
                 whole = left.pop()  # with the last one, the works refer no more to what has them
                 if left:
                     return
-            in_turn(functools.partial(fulfil, whole.future, whole._results))  # noqa: SLF001  (same class)
+            in_turn(whole._end)  # noqa: SLF001  (same class)
 
         for work in self._works:
             work.seen = True
@@ -398,10 +398,13 @@ class AsyncCollWork(AsyncWork):
 
     def result(self) -> Any:
         """Return the result, and mark the results of all works as received."""
-        value = super().result()
-        for work in self._works:
-            work.result()
-        return value
+        try:
+            value = super().result()
+            for work in self._works:
+                work.result()
+            return value
+        finally:
+            del self  # as in `AsyncWork.result`
 
     def receive(self) -> None:
         """Count the result as received, or the error as received from the work that raised it."""
@@ -422,9 +425,18 @@ class AsyncCollWork(AsyncWork):
         for work in self._works:
             work.abandon()
 
-    def _results(self) -> Any:
-        # Not `work.result()`: no caller has received the results yet.
-        return self._join([work.future.result() for work in self._works])
+    def _end(self) -> None:
+        """End with the results of all works, or with the error of the first that has one."""
+        # Not `work.result()`: no caller has received the results yet. Nor is an error raised here.
+        futures = [work.future for work in self._works]
+        for future in futures:
+            error = (
+                concurrent.futures.CancelledError() if future.cancelled() else future.exception()
+            )
+            if error is not None:
+                fail(self.future, error)
+                return
+        fulfil(self.future, lambda: self._join([future.result() for future in futures]))
 
     def _join(self, results: list[Any]) -> Any:
         return results[0] if len(results) == 1 else results
@@ -455,14 +467,20 @@ class AsyncRouteWork(AsyncCollWork):
                 fulfil(self._final, self.finalize)
         if not self.future.cancelled() and self.future.exception() is not None:
             self.receive()
-        return self._final.result()
+        try:
+            return self._final.result()
+        finally:
+            del self  # as in `AsyncWork.result`
 
     def finalize(self) -> Any:
         """Combine the results of works that have all ended, and mark them as received."""
-        value = self._finalize_fn(self.future.result())
-        for work in self._works:
-            work.result()
-        return value
+        try:
+            value = self._finalize_fn(self.future.result())
+            for work in self._works:
+                work.result()
+            return value
+        finally:
+            del self  # as in `AsyncWork.result`
 
     def _join(self, results: list[Any]) -> Any:
         return results

@@ -1,30 +1,30 @@
 """What has no reference left is freed, before Python collects cycles."""
 
-import asyncio
 import contextlib
 import gc
 import weakref
 from concurrent.futures import Future
+from functools import partial
+from operator import methodcaller
 from types import SimpleNamespace
 
 import pytest
 
-from shoal import Worker, WorkerAddress
+from shoal import Channel, FlexiblePlacementStrategy, Worker, WorkerAddress
 from shoal.collective.broadcast import _all_of, _Series
 from shoal.collective.inbox import Inbox
 from shoal.collective.message import expects_object
 from shoal.collective.outbox import _Sending
 from shoal.collective.pending_receive import PendingReceive
 from shoal.deadline import Deadline
-from shoal.errors import PeerLostError, ShoalTimeoutError
+from shoal.errors import ChannelClosed, PeerLostError, ShoalTimeoutError
 from shoal.queues.local import LocalQueues
 from shoal.queues.settings import ChannelSettings
-from shoal.work import AsyncCollWork, AsyncFuncWork, AsyncWork
+from shoal.testing import local_cluster
+from shoal.work import AsyncCollWork, AsyncFuncWork, AsyncRouteWork, AsyncWork
+from shoal.worker.routing.route_queues import started
+from support.last_references import Large, check_that_its_caller_is_freed
 from support.processes import until
-
-
-class Large:
-    """An object that can have weak references."""
 
 
 @pytest.fixture(autouse=True)
@@ -93,23 +93,21 @@ def test_a_call_that_was_late_frees_the_variables_of_its_caller(actors, kind, ho
     if kind == "local":
         channel.create_queue("full", 1)
     channel.put(0, key="full")
+    calls = {
+        "get": lambda: channel.get(timeout=0.01),
+        "wait": lambda: channel.get(async_op=True, timeout=0.01).wait(),
+        "await": lambda: channel.get(async_op=True, timeout=0.01).async_wait(),
+        "put": lambda: channel.put(Large(), key="full", async_op=True, timeout=0.01).wait(),
+    }
+    check_that_its_caller_is_freed(ShoalTimeoutError, calls[how], awaits=how == "await")
 
-    async def late():
-        mine = Large()
-        with contextlib.suppress(ShoalTimeoutError):
-            match how:
-                case "get":
-                    channel.get(timeout=0.01)
-                case "wait":
-                    channel.get(async_op=True, timeout=0.01).wait()
-                case "await":
-                    await channel.get(async_op=True, timeout=0.01)
-                case "put":
-                    channel.put(mine, key="full", async_op=True, timeout=0.01).wait()
-        return weakref.ref(mine)
 
-    gone = asyncio.run(late())
-    until(lambda: gone() is None)
+def test_a_call_that_was_refused_frees_the_variables_of_its_caller():
+    channel = Channel.create("closed", local=True)
+    channel.close()
+    check_that_its_caller_is_freed(ChannelClosed, lambda: channel.get(async_op=True).wait())
+    refuse = partial(channel.get, "key")
+    check_that_its_caller_is_freed(ChannelClosed, lambda: started(refuse).wait())
 
 
 def test_a_function_that_failed_frees_its_arguments():
@@ -136,35 +134,69 @@ def test_the_error_of_a_function_keeps_the_frames_of_the_function(cls):
     assert failed.traceback[-1].name == "fails"
 
 
+def divide(*_):
+    return 1 / 0
+
+
+@pytest.mark.parametrize("join", [None, list, divide])
+@pytest.mark.parametrize("awaits", [False, True])
+def test_a_combined_work_that_failed_frees_the_variables_of_its_caller(join, awaits):
+    def failed():
+        parts = [AsyncWork(), AsyncWork()]
+        whole = AsyncCollWork(parts) if join is None else AsyncRouteWork(parts, join)
+        parts[0].future.set_result(0)
+        if join is divide:
+            parts[1].future.set_result(0)
+        else:
+            parts[1].future.set_exception(ZeroDivisionError())
+        return whole
+
+    wait = methodcaller("async_wait" if awaits else "wait")
+    check_that_its_caller_is_freed(ZeroDivisionError, lambda: wait(failed()), awaits=awaits)
+
+
 def test_a_receive_that_was_late_frees_the_variables_of_its_caller():
     peers = SimpleNamespace(found=lambda _: None, check=lambda *_: None)
     routes = SimpleNamespace(name="b:0", peers=peers, directory=None, info=None)
     inbox = Inbox(routes, "p2p", WorkerAddress("a", [0]), "recv from")
     inbox._route = SimpleNamespace(queues=LocalQueues(ChannelSettings("m")), key="key")
 
-    def late():
-        mine = Large()
-        with contextlib.suppress(ShoalTimeoutError):
-            inbox.recv(expects_object, Deadline(0.01))
-        return weakref.ref(mine)
-
-    assert late()() is None
+    check_that_its_caller_is_freed(
+        ShoalTimeoutError, lambda: inbox.recv(expects_object, Deadline(0.01))
+    )
 
 
 class Failing(Worker):
-    """Raises an error."""
+    """Raises errors."""
 
     def divide(self):
-        return 1 / 0
+        return divide()
+
+    def lock(self):
+        self.device_lock.acquire()
+
+    def lock_late(self):
+        check_that_its_caller_is_freed(
+            ShoalTimeoutError, lambda: self.device_lock.acquire(timeout=0.01)
+        )
+
+    def lock_late_in_a_loop(self):
+        check_that_its_caller_is_freed(
+            ShoalTimeoutError,
+            lambda: self.device_lock.async_acquire(timeout=0.01),
+            awaits=True,
+        )
 
 
 def test_a_call_of_a_worker_that_failed_frees_the_variables_of_its_caller(cluster):
     group = Failing.create_group().launch(cluster, name="failing")
+    check_that_its_caller_is_freed(ZeroDivisionError, lambda: group.divide().wait())
 
-    def failed():
-        mine = Large()
-        with contextlib.suppress(ZeroDivisionError):
-            group.divide().wait()
-        return weakref.ref(mine)
 
-    assert failed()() is None
+def test_a_device_lock_that_was_late_frees_the_variables_of_its_caller():
+    with local_cluster(accelerators=1) as cluster:
+        same = FlexiblePlacementStrategy([[0], [0]])
+        group = Failing.create_group().launch(cluster, same, name="failing")
+        group.execute_on(0).lock().wait()
+        group.execute_on(1).lock_late().wait()
+        group.execute_on(1).lock_late_in_a_loop().wait()

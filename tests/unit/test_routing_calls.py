@@ -5,6 +5,7 @@ import concurrent.futures
 import gc
 import threading
 from collections import defaultdict, deque
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from shoal import Channel
 from shoal.errors import ShoalTimeoutError, ShoalValueError
 from shoal.loop import submit
 from shoal.work import AsyncRouteWork
+from support.last_references import check_that_its_caller_is_freed
 from support.routing_doubles import Manager, Peer, Plain, peers
 
 PREFIX = ("scheduler_route", "env", "rollout")
@@ -235,8 +237,9 @@ def test_a_deadline_holds_for_all_pieces(env, rollout, local):
     for _ in range(2):
         with pytest.raises(ShoalTimeoutError, match=r"0\.0\d* s"):
             rollout[0].recv_from("env", local, batch_size=8, timeout=0.05)
-    with pytest.raises(ShoalTimeoutError):
-        rollout[0].recv_from("env", local, batch_size=8, timeout=0.05, async_op=True).wait(10)
+    late = partial(rollout[0].recv_from, "env", local, batch_size=8, timeout=0.05, async_op=True)
+    check_that_its_caller_is_freed(ShoalTimeoutError, lambda: late().wait(10))
+    check_that_its_caller_is_freed(ShoalTimeoutError, lambda: late().async_wait(), awaits=True)
 
 
 def test_a_deadline_that_the_channel_cannot_keep_is_an_error(env):

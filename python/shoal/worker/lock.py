@@ -76,9 +76,12 @@ class DeviceLock:
         if not self._devices("lock"):
             return
         with self._taking(timeout, logs=False) as work:
-            if in_event_loop():
-                self._warn_if_slow(work)
-            work.wait(math.inf)
+            try:
+                if in_event_loop():
+                    self._warn_if_slow(work)
+                work.wait(math.inf)
+            finally:
+                del work  # as in `AsyncWork.result`
 
     async def async_acquire(
         self,
@@ -88,7 +91,10 @@ class DeviceLock:
         """Same as `acquire`, in an event loop; cancelling it gives the request up."""
         if self._devices("lock"):
             with self._taking(timeout, logs=True) as work:
-                await work.async_wait()
+                try:
+                    await work.async_wait()
+                finally:
+                    del work  # as in `AsyncWork.result`
 
     def release(self) -> None:
         """End a take; the last one frees the devices.
@@ -203,6 +209,7 @@ class DeviceLock:
                     manager.begin_call("cancel_acquire", self._address, number)
             with self._lock:
                 self._uncount(number)
+            del work, call  # as in `AsyncWork.result`
             raise
 
     async def _ask(

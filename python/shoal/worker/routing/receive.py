@@ -362,6 +362,7 @@ class _Arrivals(AsyncRouteWork):
             values = self.future.result()
         except BaseException:
             self._put_back()
+            del self  # as in `AsyncWork.result`
             raise
         if not self._claim():
             raise concurrent.futures.CancelledError(f"{self.what}: the call was given up")
@@ -370,6 +371,7 @@ class _Arrivals(AsyncRouteWork):
         except BaseException as error:
             _put_all_back(self._arrivals)
             error.add_note(_KEPT)
+            del self
             raise
         for arrival in self._arrivals:
             arrival.received()
@@ -381,6 +383,7 @@ class _Arrivals(AsyncRouteWork):
             return await super().async_wait()
         except BaseException:
             self._put_back()
+            del self
             raise
 
     def abandon(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from shoal.channel import Channel
 from shoal.deadline import Deadline
 from shoal.errors import ShoalValueError
-from shoal.futures import done, fail
+from shoal.futures import done, fail, without_frames
 from shoal.work import AsyncFuncWork, AsyncWork
 from shoal.worker.routing import ROUTING_DEFAULT_TAG
 from shoal.worker.routing.kept_items import KeptItems, TakenItem
@@ -219,7 +219,7 @@ def started(start: Callable[..., Any], *args: Any) -> AsyncWork:
         begun = start(*args, async_op=True)
     except Exception as error:  # noqa: BLE001  (the other operations of the call go on)
         failed = AsyncWork(None, "a routed operation")
-        fail(failed.future, error)
+        fail(failed.future, without_frames(error))
         return failed
     if isinstance(begun, AsyncWork):
         return begun
