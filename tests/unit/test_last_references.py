@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import threading
 import weakref
 from concurrent.futures import Future
 from functools import partial
@@ -200,3 +201,13 @@ def test_a_device_lock_that_was_late_frees_the_variables_of_its_caller():
         group.execute_on(0).lock().wait()
         group.execute_on(1).lock_late().wait()
         group.execute_on(1).lock_late_in_a_loop().wait()
+
+
+def test_the_detector_of_stalls_frees_what_was_waited_for():
+    with local_cluster():
+        work = AsyncWork()
+        timer = threading.Timer(0.3, work.future.set_result, [Large()])
+        timer.start()
+        gone = weakref.ref(work.wait())
+        del timer, work
+        until(lambda: gone() is None)

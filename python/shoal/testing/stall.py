@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 from dataclasses import dataclass, field
 
 from shoal.deadline import LongWait
@@ -28,13 +29,13 @@ class _Wait:
     """The present wait of a thread.
 
     Attributes:
-        wait: The wait.
+        wait: The wait, as long as it goes on: it refers to what is waited for, and so to its result.
         ticks: When it looked in vain, by the monotonic clock; the last ones only.
         in_loop: Whether it waits in an event loop, where other tasks may run.
         sentence: A sentence that says what it waits for. Its own thread writes it, because it names that thread's rank.
     """
 
-    wait: LongWait
+    wait: weakref.ref[LongWait]
     in_loop: bool
     ticks: list[float] = field(default_factory=list)
     sentence: str = ""
@@ -108,9 +109,9 @@ class StallMonitor:
             if me not in self._running and me != self._driver:
                 return
             found = self._waits.get(me)
-            if found is None or found.wait is not wait:
+            if found is None or found.wait() is not wait:
                 self._stalled.pop(me, None)
-                found = self._waits[me] = _Wait(wait, in_event_loop())
+                found = self._waits[me] = _Wait(weakref.ref(wait), in_event_loop())
                 self._last_event = now
             found.sentence = wait.describe()
             found.ticks = [*found.ticks[-_ENOUGH:], now]
@@ -128,17 +129,13 @@ class StallMonitor:
         if self._driver not in self._waits or now - self._last_event < timing.TIMING.quiet_s:
             return  # the test goes on, and may end a wait
         members = [*self._running, self._driver]
-        waits = [self._waits.get(thread) for thread in members]
-        for found in waits:
-            if (
-                found is None
-                or found.in_loop
-                or found.wait.deadline.remaining <= timing.TIMING.soon_s
-            ):
+        for found in map(self._waits.get, members):
+            wait = None if found is None or found.in_loop else found.wait()
+            if found is None or wait is None or wait.deadline.remaining <= timing.TIMING.soon_s:
                 return
             if sum(tick > self._last_event for tick in found.ticks) < _ENOUGH:
                 return
-            if found.wait.is_work and now - self._last_event < timing.TIMING.work_s:
+            if wait.is_work and now - self._last_event < timing.TIMING.work_s:
                 return
         ranks = list(self._running) or [self._driver]
         sentences = sorted({self._waits[thread].sentence for thread in ranks})
