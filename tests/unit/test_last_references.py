@@ -11,7 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoal import Channel, FlexiblePlacementStrategy, Worker, WorkerAddress
+from shoal import (
+    Channel,
+    FlexiblePlacementStrategy,
+    NodePlacementStrategy,
+    Worker,
+    WorkerAddress,
+)
 from shoal.collective.broadcast import _all_of, _Series
 from shoal.collective.inbox import Inbox
 from shoal.collective.message import expects_object
@@ -173,6 +179,17 @@ class Failing(Worker):
     def divide(self):
         return divide()
 
+    def receive_late(self):
+        first = self.recv("failing", 1, async_op=True)
+        behind = partial(self.recv, "failing", 1, timeout=0.05)
+        check_that_its_caller_is_freed(ShoalTimeoutError, behind)
+        first.cancel()
+
+    def broadcast_late(self):
+        groups, source = [("failing", [0, 1])], ("failing", 1)
+        late = partial(self.broadcast, None, groups, source, async_op=True, timeout=0.05)
+        check_that_its_caller_is_freed(ShoalTimeoutError, lambda: late().wait())
+
     def lock(self):
         self.device_lock.acquire()
 
@@ -192,6 +209,13 @@ class Failing(Worker):
 def test_a_call_of_a_worker_that_failed_frees_the_variables_of_its_caller(cluster):
     group = Failing.create_group().launch(cluster, name="failing")
     check_that_its_caller_is_freed(ZeroDivisionError, lambda: group.divide().wait())
+
+
+@pytest.mark.parametrize("method", ["receive_late", "broadcast_late"])
+def test_a_message_that_was_late_frees_the_variables_of_its_caller(cluster, method):
+    two = NodePlacementStrategy([0, 0])
+    group = Failing.create_group().launch(cluster, two, name="failing")
+    getattr(group.execute_on(0), method)().wait()
 
 
 def test_a_device_lock_that_was_late_frees_the_variables_of_its_caller():

@@ -480,12 +480,15 @@ def _result_of(work: AsyncWork) -> Any:
         return work.wait()
     except BaseException:
         work.abandon()
+        del work  # as in `AsyncWork.result`
         raise
 
 
 def _move(outer: AskingBy, inner: Future) -> None:
     if inner.cancelled():
         outer.end()
+    elif (error := inner.exception()) is not None:  # not raised here: its frames would keep both
+        fail(outer, error)
     else:
         fulfil(outer, inner.result)
 

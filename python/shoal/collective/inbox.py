@@ -262,6 +262,7 @@ class Inbox:
             received: Received = result_of(receive, self._waiting(deadline))
         except BaseException:
             self.give_back(receive)
+            del receive  # as in `result_of`
             raise
         return received
 
