@@ -131,6 +131,8 @@ def test_several_steps_need_a_range_end_for_each():
         assert NsightConfig(steps=[10, 11], options={"capture-range-end": end}).steps == [10, 11]
     NsightConfig(steps=[10, 11], flags="--capture-range-end=repeat")
     NsightConfig(steps=[10, 11], options={"stop-on-range-end": True})
+    NsightConfig(steps=[10, 11], options={"capture-range": "nvtx"})
+    NsightConfig(steps=[10, 11], enabled=False)
 
 
 @pytest.mark.parametrize(

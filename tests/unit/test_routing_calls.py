@@ -299,18 +299,16 @@ def test_numbers_and_texts_before_the_rows_belong_to_every_row(env, rollout, bat
         rollout[0].recv_from("env", channel, batch_size=16)
 
 
-@pytest.mark.parametrize(
-    ("batch", "text"),
-    [
-        ({"task": "pick", "mask": None}, r"a dict with the keys \['task', 'mask'\]"),
-        ({"task": "pick", "obs": (1, 2)}, r"tuple \(data\['obs'\]\)"),
-    ],
-)
-def test_a_dict_without_rows_is_not_sent(env, batch, text):
+def test_a_dict_without_rows_needs_a_batch_size_and_each_piece_is_a_copy(env):
     channel = Plain()
-    with pytest.raises(ShoalValueError, match=text):
-        env[0].send_to("rollout", channel, batch, batch_size=8)
+    batch = {"task": "pick", "mask": None}
+    with pytest.raises(ShoalValueError, match=r"a dict with the keys \['task', 'mask'\]"):
+        env[0].send_to("rollout", channel, batch)
+    with pytest.raises(ShoalValueError, match=r"tuple \(data\['obs'\]\)"):
+        env[0].send_to("rollout", channel, {"obs": (1, 2)}, batch_size=8)
     assert channel.held() == {}
+    env[0].send_to("rollout", channel, batch, batch_size=8)
+    assert list(channel.held().values()) == [[batch]]
 
 
 def test_a_wrong_size_loses_no_item_and_keeps_the_order(env, rollout, channel, done):

@@ -11,14 +11,13 @@ import typer
 
 from shoal.cli.text import console, print_diff, print_plan
 from shoal.config import read_document
+from shoal.config.yaml12 import read_yaml
 from shoal.errors import ShoalError, ShoalValueError
 from shoal.planner import Plan, plan
 from shoal.planner.diff import diff_to_json
 from shoal.planner.html import render_html
-from shoal.planner.inventory import read_inventory
 from shoal.planner.markdown import diff_to_markdown, render_markdown
 from shoal.planner.plan_json import KIND, from_json, to_json
-from shoal.planner.solve import hardware_types
 
 __all__ = ["run"]
 
@@ -40,7 +39,9 @@ def run(
 ) -> None:
     """Plan and print; `shoal.cli.plan` explains the arguments."""
     try:
-        source: Any = _live() if live else _read_once(inventory)
+        source: Any = _live() if live else inventory
+        if auto or diff is not None:
+            source = _read_once(source)
         made = _auto(config, source) if auto else plan(config, source)
         other = None if diff is None else _other(diff, source)
     except ShoalError as error:
@@ -68,10 +69,10 @@ def _live() -> Any:
     return importlib.import_module("shoal.planner.from_ray").read_live()
 
 
-def _read_once(inventory: Path | str | None) -> Any:
+def _read_once(inventory: Any) -> Any:
     """Return the inventory for several plans: what a pipe holds is gone with the first reading."""
     if isinstance(inventory, Path) and not inventory.is_file():
-        return read_inventory(inventory, hardware_types())
+        return read_yaml(inventory)[0]
     return inventory
 
 

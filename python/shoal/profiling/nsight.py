@@ -70,17 +70,18 @@ class NsightConfig(ProfileConfig):
         if self.steps is not None:
             # Capture only between the start and the stop of a step.
             defaults = {"capture-range": "cudaProfilerApi", _RANGE_END: "stop"}
-            given_end = _RANGE_END in self._flag_names() | self.options.keys()
-            if not (problems or given_end) and len(self.steps) > 1:
+            chosen = self._flag_names() | self.options.keys()
+            for name, value in defaults.items():
+                if name not in self._flag_names():
+                    self.options.setdefault(name, value)
+            ends_early = chosen.isdisjoint(("capture-range", "c", _RANGE_END))
+            if self.enabled and ends_early and len(self.steps) > 1 and not problems:
                 warnings.warn(
                     f"profiling.steps={self.steps}: nsys records until the first stop_profile() "
                     "only, by the default capture-range-end: stop; set capture-range-end: repeat "
                     "in profiling.options to record each step, or stop to record the first",
                     stacklevel=2,
                 )
-            for name, value in defaults.items():
-                if name not in self._flag_names():
-                    self.options.setdefault(name, value)
         return problems
 
     def _flag_names(self) -> set[str]:

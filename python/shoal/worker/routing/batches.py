@@ -17,6 +17,7 @@ from shoal.problems import shown
 __all__ = [
     "count_rows",
     "get_batch_size",
+    "has_rows",
     "infer_batch_size",
     "merge_batches",
     "split_batch",
@@ -32,11 +33,15 @@ def infer_batch_size(data: Any) -> int:
     Raises:
         ShoalValueError: The data is not a batch, or a dict that contains none.
     """
+    return _infer(data, "data")
+
+
+def _infer(data: Any, where: str) -> int:
     if not isinstance(data, dict):
-        return _rows(data, "data")
-    for value in data.values():
+        return _rows(data, where)
+    for key, value in data.items():
         if value is not None:
-            return infer_batch_size(value)
+            return _infer(value, f"{where}[{key!r}]")
     raise ShoalValueError("Cannot infer batch size from an all-None dict payload.")
 
 
@@ -49,7 +54,7 @@ def count_rows(data: Any, where: str = "data") -> int:
     if not isinstance(data, dict):
         return _rows(data, where)
     for key, value in data.items():
-        if _has_rows(value):
+        if has_rows(value):
             return count_rows(value, f"{where}[{key!r}]")
     raise ShoalValueError(
         f"Cannot infer batch size from {where}, a dict with the keys {list(data)}: expected a "
@@ -127,10 +132,10 @@ def merge_batches(batches: Sequence[Any]) -> Any:
     return batches[0] if len(batches) == 1 else _merge(list(batches), "data")
 
 
-def _has_rows(value: Any) -> bool:
-    # Numbers and texts belong to every row.
+def has_rows(value: Any) -> bool:
+    """Whether a message has rows. Numbers and texts belong to every row."""
     if isinstance(value, dict):
-        return any(map(_has_rows, value.values()))
+        return any(map(has_rows, value.values()))
     return _kind(value) not in ("none", "scalar")
 
 
@@ -154,7 +159,7 @@ def _rows(value: Any, where: str) -> int:
     if _kind(value) not in ("tensor", "array"):
         raise ShoalValueError(
             f"Unsupported payload type for batch-size inference: {type(value).__name__} ({where}); "
-            "expected a tensor, an array, a list, or a dict whose first value is one"
+            "expected a tensor, an array, a list, or a dict of them"
         )
     if not value.ndim:
         raise ShoalValueError(

@@ -16,7 +16,7 @@ from shoal.worker.routing import (
     normalize_route_tag,
     split_batch,
 )
-from shoal.worker.routing.batches import count_rows
+from shoal.worker.routing.batches import count_rows, has_rows
 from shoal.worker.routing.keys import RouteKey
 from shoal.worker.routing.route_queues import RouteQueues, queues_of, started
 from shoal.worker.routing.state import Routed, RoutingState
@@ -200,7 +200,7 @@ class _Cut:
         try:
             rows = count_rows(self._data)
         except ShoalValueError as error:
-            raise ShoalValueError(f"{error}; or pass batch_size= and split_fn=") from None
+            raise ShoalValueError(f"{error}; or pass batch_size=") from None
         if pieces is None:
             return rows * self.state.world_size
         if rows % pieces:
@@ -230,6 +230,8 @@ class _Cut:
         return split_batch(self._data, sizes)
 
     def _check_all_rows(self, sizes: list[int]) -> None:
+        if not has_rows(self._data):
+            return  # every piece is a copy of it
         rows = count_rows(self._data)
         if rows != sum(sizes):
             raise ShoalValueError(
