@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from enum import IntEnum
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,13 @@ def test_list_and_tuple_paths_are_equal(backend):
     assert hash(address("g", [1, 2])) == hash(address("g", (1, 2))) == hash("g:1:2")
     assert address("g", (1, 2)).get_child_address(3) == address("g", [1, 2, 3])
     assert address("g", 4) == address("g", [4]) == address.from_parent_name_rank("g", 4)
+
+
+def test_a_rank_may_be_a_member_of_an_enum_of_ints(backend):
+    class Rank(IntEnum):
+        FIRST = 1
+
+    assert str(backend.WorkerAddress("g", Rank.FIRST)) == "g:1"
 
 
 def test_the_rank_path_is_a_copy(backend):

@@ -103,18 +103,25 @@ def test_the_decorator_needs_parentheses():
         Hardware.register(Hardware)
 
 
-def test_a_configuration_class_is_a_dataclass_derived_from_hardware_config(registries):
+def test_a_configuration_class_must_derive_from_hardware_config(registries):
     @dataclass
     class Plain:
         port: str
 
+    with pytest.raises(ShoalValueError, match=r"Plain: .* dataclass that is derived from Hardware"):
+        NodeHardwareConfig.register_hardware_config("Plain")(Plain)
+    assert "Plain" not in NodeHardwareConfig.hardware_config_registry
+
+
+def test_a_configuration_class_with_fields_must_be_a_dataclass(registries):
     class Undecorated(HardwareConfig):
         port: str
 
-    for cls in (Plain, Undecorated):
-        with pytest.raises(ShoalValueError, match=r": .* dataclass that is derived from Hardware"):
-            NodeHardwareConfig.register_hardware_config("Plain")(cls)
-    assert "Plain" not in NodeHardwareConfig.hardware_config_registry
+    NodeHardwareConfig.register_hardware_config("Undecorated")(Undecorated)
+    with pytest.raises(
+        ShoalValueError, match="Undecorated has fields: decorate it with @dataclass"
+    ):
+        NodeHardwareConfig(type="Undecorated", configs=[{"node_rank": 0, "port": "a"}])
 
 
 def test_pieces_with_the_same_repr_are_not_duplicates(registries):

@@ -203,7 +203,7 @@ def test_the_end_of_a_job_collects_what_is_left_on_the_node(server, path):
 
 def test_lines_that_a_dead_process_had_sent_are_not_there_twice(path):
     tracer = Tracer(str(path))
-    one, two = (recording.as_line({"name": name, "ph": "B", "ts": 1}) for name in "ab")
+    one, two = (recording.as_line({"name": name, "ph": "B", "ts": 1, "pid": 1}) for name in "ab")
     tracer.collect("source", 0, one, 0, 0)
     tracer.collect("source", 0, one + two, 0, 3)
     tracer.collect("other", 0, one, 0, 4)

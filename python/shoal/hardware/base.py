@@ -247,6 +247,9 @@ class NodeHardwareConfig:
         if not isinstance(entry, Mapping):
             message = f"Each hardware config must be a dictionary, not {shown(entry)}"
             return None, [Problem((), message)]
+        if inspect.get_annotations(kind) and "__dataclass_fields__" not in vars(kind):
+            # Not when it is registered: `@dataclass` may stand above that decorator.
+            raise ShoalValueError(f"{kind.__qualname__} has fields: decorate it with @dataclass")
         return construct(kind, entry)
 
     @classmethod
@@ -254,17 +257,12 @@ class NodeHardwareConfig:
         """Return a decorator that registers the configuration dataclass of a kind.
 
         Raises:
-            ShoalValueError: The kind already has one, or the class is not a `HardwareConfig`, or has
-                fields and no `@dataclass`.
+            ShoalValueError: The kind already has one, or the class is not a `HardwareConfig`.
         """
 
         def add(config_cls: C) -> C:
             given: Any = config_cls  # typed, but it comes from a user
-            if (
-                not (inspect.isclass(given) and issubclass(given, HardwareConfig))
-                # Its fields would be unknown without the decorator.
-                or (inspect.get_annotations(given) and "__dataclass_fields__" not in vars(given))
-            ):
+            if not (inspect.isclass(given) and issubclass(given, HardwareConfig)):
                 raise ShoalValueError(
                     f"{getattr(given, '__qualname__', given)}: the configuration class of a kind "
                     "must be a dataclass that is derived from HardwareConfig"

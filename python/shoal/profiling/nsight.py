@@ -75,7 +75,7 @@ class NsightConfig(ProfileConfig):
                 if name not in self._flag_names():
                     self.options.setdefault(name, value)
             ends_early = chosen.isdisjoint(("capture-range", "c", _RANGE_END))
-            if self.enabled and ends_early and len(self.steps) > 1 and not problems:
+            if self.enabled and ends_early and not problems and len(self.steps) > 1:
                 warnings.warn(
                     f"profiling.steps={self.steps}: nsys records until the first stop_profile() "
                     "only, by the default capture-range-end: stop; set capture-range-end: repeat "

@@ -250,8 +250,8 @@ def _as_array(value: Any) -> Any:
     tensor = value.cpu()
     try:
         return tensor.numpy()
-    except TypeError:  # numpy lacks bfloat16 and float8, which are exact in float32
-        return tensor.float().numpy()
+    except TypeError:  # numpy lacks bfloat16, float8 and complex32, which are exact in wider types
+        return (tensor.cfloat() if tensor.is_complex() else tensor.float()).numpy()
 
 
 def _bits(tensor: "torch.Tensor") -> "torch.Tensor":

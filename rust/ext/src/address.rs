@@ -17,7 +17,8 @@ fn path(ranks: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     if ranks.is_instance_of::<PyString>() {
         return Err(type_error(ranks, "ranks", one));
     }
-    if ranks.get_type().hasattr("__iter__")? {
+    // A class of enumerated ints has `__iter__`, and its members are ints all the same.
+    if !ranks.is_instance_of::<PyInt>() && ranks.get_type().hasattr("__iter__")? {
         return items(ranks, |rank| decimal(rank, "a rank", "an int"));
     }
     Ok(vec![decimal(ranks, "ranks", one)?])

@@ -6,7 +6,7 @@ batches. Within a dict None stays None, and a number, a flag or a text belongs t
 
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from shoal.errors import ShoalTypeError, ShoalValueError
@@ -125,11 +125,12 @@ def merge_batches(batches: Sequence[Any]) -> Any:
         ShoalValueError: There are no batches, or they cannot be joined.
     """
     given: Any = batches  # typed, but it comes from a user
-    if not isinstance(given, Sequence) or isinstance(given, str):
+    if not isinstance(given, Collection) or isinstance(given, (str, Mapping)):
         raise ShoalTypeError(f"batches={shown(batches)}: expected a list of batches")
     if not batches:
         raise ShoalValueError("Cannot merge an empty batch list.")
-    return batches[0] if len(batches) == 1 else _merge(list(batches), "data")
+    found = list(batches)
+    return found[0] if len(found) == 1 else _merge(found, "data")
 
 
 def has_rows(value: Any) -> bool:

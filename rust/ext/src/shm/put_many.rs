@@ -1,5 +1,6 @@
 //! Putting several messages in their order: `put_many`.
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use shoal_codec::{Encoded, encode_into};
@@ -226,8 +227,10 @@ pub(super) fn list_of<'py>(objects: &Bound<'py, PyAny>) -> PyResult<Bound<'py, P
 /// The error for a series of arguments: `error`, unless they are none.
 fn no_series(error: PyErr, given: &Bound<'_, PyAny>, name: &str, expected: &str) -> PyErr {
     match given.try_iter() {
-        Ok(_) => error,
-        Err(_) => wrong_type(given, name, &format!("an iterable, {expected}")),
+        Err(cause) if cause.is_instance_of::<PyTypeError>(given.py()) => {
+            wrong_type(given, name, &format!("an iterable, {expected}"))
+        }
+        _ => error,
     }
 }
 
