@@ -13,8 +13,6 @@ import json
 import logging
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +45,7 @@ from shoal.worker import DeviceLock
 from support.cluster_doubles import make_cluster
 from support.collective_crew import Crew
 from support.documents import ROOT, blocks, page, run
-from support.processes import until
+from support.processes import run_program, until
 
 pytestmark = pytest.mark.nightly
 
@@ -400,15 +398,7 @@ def test_plan_has_inventories_that_are_read():
 
 
 def run_here(folder: Path, *arguments: str, timeout: int, **variables: str):
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    return run_program(*arguments, seconds=timeout, cwd=folder, env=os.environ | variables)
 
 
 def test_testing_has_a_fixture_that_tests_can_use(tmp_path):

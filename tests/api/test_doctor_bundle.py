@@ -18,7 +18,7 @@ from shoal.observe.bundle import write_bundle
 from shoal.observe.secrets import Secrets
 from shoal.observe.stacks import ProcessStacks, StackFrame
 from shoal.state import Activity, ProcessState, find_jobs, keep_placement
-from support.processes import until
+from support.processes import run_program, until
 from support.state_pages import states
 
 NOW = 1000.0
@@ -187,13 +187,7 @@ def test_it_imports_neither_ray_nor_torch(folder):
         "print(CliRunner().invoke(app, ['doctor', '--stacks', '--bundle', sys.argv[1]]).exit_code)\n"
         "print([name for name in ('ray', 'torch') if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(folder / "b.zip")],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    done = run_program("-c", program, folder / "b.zip", check=True)
     assert done.stdout == "1\n[]\n"  # there is no job
     assert sorted(unpacked(folder / "b.zip")) == [
         "doctor.txt",

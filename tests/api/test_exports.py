@@ -2,13 +2,12 @@
 
 import ast
 import pkgutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import shoal
+from support.processes import run_program
 
 pytestmark = pytest.mark.nightly
 
@@ -86,14 +85,7 @@ def test_every_module_imports_by_itself_without_warnings():
         "    except ChildProcessError:\n"
         "        break\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program, *names],
-        capture_output=True,
-        text=True,
-        timeout=580,
-        check=True,
-    )
-    assert result.stdout == ""
+    assert run_program("-c", program, *names, seconds=580, check=True).stdout == ""
 
 
 def test_resolving_every_export_loads_no_torch():
@@ -102,7 +94,4 @@ def test_resolving_every_export_loads_no_torch():
         "for name in shoal.__all__: getattr(shoal, name)\n"
         "print('torch' in sys.modules)"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert result.stdout.strip() == "False"
+    assert run_program("-c", program, check=True).stdout == "False\n"

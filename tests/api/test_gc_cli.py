@@ -1,14 +1,13 @@
 """The `shoal gc` command: it removes memory of dead processes and keeps that of live ones."""
 
 import signal
-import subprocess
-import sys
 
 from typer.testing import CliRunner
 
 from shoal import shm
 from shoal.cli.app import app
 from shoal.state import find_jobs, hide_process, show_process
+from support.processes import run_program
 
 DIES = """
 import os, signal, sys
@@ -31,13 +30,7 @@ def invoke(folder):
 
 
 def test_gc_removes_sessions_of_dead_processes_only(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", DIES, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_program("-c", DIES, tmp_path)
     assert done.returncode == -signal.SIGKILL
     dead = done.stdout.strip()
     assert invoke(tmp_path).output == f"removed {dead}\n"
@@ -56,7 +49,7 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path):
 def test_the_state_pages_of_a_job_without_a_process_go(tmp_path, monkeypatch):
     monkeypatch.setenv("SHOAL_SHM_DIR", str(tmp_path))
     show_process("alive", "driver", 0)
-    subprocess.run([sys.executable, "-c", SHOWS], timeout=60, check=False)
+    run_program("-c", SHOWS)
     dead = find_jobs(tmp_path)["dead"]
     assert invoke(tmp_path).output == f"removed {dead}\n"
     assert list(find_jobs(tmp_path)) == ["alive"]

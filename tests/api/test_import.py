@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import run_program
+
 pytestmark = pytest.mark.nightly
 
 PROMISED_S = 0.1
@@ -23,14 +25,7 @@ print(json.dumps(sorted(set(sys.modules) - before - {{"json"}})))
 
 
 def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    return run_program(*arguments, cwd=folder, check=True)
 
 
 def foreign_modules(module: str, folder: Path) -> set[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from support import leaks
+from support.processes import run_program
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -78,8 +79,7 @@ def test_sessions_of_killed_processes_are_removed_and_not_reported(folder, core)
 
 def test_program_fails_with_what_is_left(mark, folder):
     (folder / "file").touch()
-    program = [sys.executable, leaks.__file__, "--mark", mark, "--grace", "0.5", str(folder)]
-    result = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    result = run_program(leaks.__file__, "--mark", mark, "--grace", "0.5", folder)
     assert result.returncode == 1
     assert f"left behind: {folder / 'file'}, used by no process" in result.stderr
 
@@ -106,15 +106,8 @@ def test_session_that_leaves_something_fails(body, status, shown, tmp_path):
     (tmp_path / "test_it.py").write_text(
         f"import os, subprocess\nfrom pathlib import Path\ndef test_it():\n    {body}\n"
     )
-    program = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null"]
-    result = subprocess.run(
-        [*program, "--rootdir", str(tmp_path), str(tmp_path)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(leaks.__file__).parent)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    program = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(leaks.__file__).parent)}
+    result = run_program(*program, "--rootdir", tmp_path, tmp_path, cwd=tmp_path, env=environment)
     assert result.returncode == status, result.stdout
     assert shown in result.stdout

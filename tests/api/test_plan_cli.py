@@ -15,6 +15,7 @@ import shoal
 from shoal.cli import main
 from shoal.cli.app import app
 from shoal.planner.plan_json import from_json, to_json
+from support.processes import run_program
 
 EXAMPLES = Path(__file__).parents[1] / "vectors" / "examples"
 SHORT = str(EXAMPLES / "short_form.yaml")
@@ -22,14 +23,7 @@ PRINTED = str(EXAMPLES / "node_groups_as_printed.yaml")
 
 
 def run(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "shoal", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=os.environ | environment,
-    )
+    return run_program("-m", "shoal", *arguments, env=os.environ | environment)
 
 
 def invoke(*arguments):
@@ -159,14 +153,8 @@ def test_a_reader_that_leaves_ends_it_as_a_shell_expects():
 
 def test_a_full_disk_is_told_without_a_traceback():
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "shoal", "plan", SHORT, "--nodes", "8"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        there = {"capture_output": False, "stdout": full, "stderr": subprocess.PIPE}
+        done = run_program("-m", "shoal", "plan", SHORT, "--nodes", "8", **there)
     assert done.returncode == 2
     assert done.stderr == (
         "shoal plan: cannot write to the standard output: No space left on device\n"
@@ -177,30 +165,20 @@ def test_a_closed_output_leaves_the_exit_code():
     program = (
         "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "-m", "shoal", "plan", SHORT, "--nodes", "8"],
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_program("-c", program, "-m", "shoal", "plan", SHORT, "--nodes", "8")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_names_survive_an_output_that_cannot_show_them(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text("{num_nodes: 1, component_placement: {актор: 0}}", encoding="utf-8")
-    text = run("plan", str(path), "--nodes", "8", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    command = ("-m", "shoal", "plan", path, "--nodes", "8")
+    text = run_program(*command, env=ascii_only)
     assert text.returncode == 0
     assert " ?????  " in text.stdout
-    stored = subprocess.run(
-        [sys.executable, "-m", "shoal", "plan", str(path), "--nodes", "8", "--json"],
-        capture_output=True,
-        timeout=60,
-        check=True,
-        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
-    )
-    assert from_json(stored.stdout.decode("utf-8")).components[0].name == "актор"
+    stored = run_program(*command, "--json", check=True, env=ascii_only, encoding="utf-8")
+    assert from_json(stored.stdout).components[0].name == "актор"
 
 
 RACK = "[{count: 1, accelerators: 8}]"
@@ -221,14 +199,8 @@ def test_each_file_may_come_through_a_pipe(tmp_path, arguments, piped):
     job = tmp_path / "job.yaml"
     cluster = "{num_nodes: 1, component_placement: {a: 0-7}}"
     job.write_text(f"{{cluster: {cluster}, profile_data: {PROFILE}}}")
-    done = subprocess.run(
-        [sys.executable, "-m", "shoal", "plan", *(word.format(job=job) for word in arguments)],
-        input=piped,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    words = [word.format(job=job) for word in arguments]
+    done = run_program("-m", "shoal", "plan", *words, input=piped)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -244,10 +216,7 @@ def test_ctrl_c_while_the_program_is_read_gives_no_traceback(monkeypatch):
 
 def test_help_does_not_wait_for_the_planner():
     program = "import sys, shoal.cli.app; print('shoal.planner' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout == "False\n"
+    assert run_program("-c", program, check=True).stdout == "False\n"
 
 
 def test_a_file_that_is_no_text_cannot_be_compared_with(tmp_path):
@@ -267,10 +236,7 @@ def test_planning_imports_neither_ray_nor_torch():
         "assert result.exit_code == 0, result.stderr\n"
         "print([name for name in ('ray', 'torch') if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout == "[]\n"
+    assert run_program("-c", program, check=True).stdout == "[]\n"
 
 
 def test_8192_devices_are_planned():

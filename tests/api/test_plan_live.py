@@ -1,13 +1,12 @@
 """`shoal plan --live`: uses the running cluster as the inventory and does not change it."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from shoal.errors import ClusterNotFoundError
 from shoal.planner import from_ray
+from support.processes import run_program
 
 JOB = "cluster: {num_nodes: 1, component_placement: {agent: {node_group: node, placement: '0:0-1'}}}\n"
 
@@ -53,15 +52,7 @@ cluster.shutdown()
 def test_the_running_cluster_is_an_inventory_and_stays_as_it_was(ray_tmpdir, tmp_path):
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "driver.py").write_text(DRIVER)
-    done = subprocess.run(
-        [sys.executable, "driver.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-        env=dict(os.environ),
-    )
+    done = run_program("driver.py", seconds=200, cwd=tmp_path, env=dict(os.environ))
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("alive")]
     assert "counter:0" in line

@@ -2,12 +2,12 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from support import second_pass
+from support.processes import run_program
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -45,15 +45,7 @@ def run(program: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
         second_pass.VARIABLE: str(folder / "failed"),
         "PYTHONPATH": str(_TESTS),
     }
-    return subprocess.run(
-        [sys.executable, *program],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return run_program(*program, cwd=folder, env=environment)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from shoal.errors import ChannelError, ChannelNotFoundError
 from shoal.observe import JobProcesses, read_channels, with_rates
 from shoal.shm.keys import canonical
 from shoal.state import Activity, ChannelUse, ProcessState
+from support.processes import run_program
 
 NOW = 1000.0
 
@@ -240,14 +241,7 @@ signal.pause()
 
 def status(place, *arguments, core):
     environment = {**os.environ, "SHOAL_SHM_DIR": place, "SHOAL_BACKEND": core}
-    return subprocess.run(
-        [sys.executable, "-m", "shoal", "status", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    ).stdout
+    return run_program("-m", "shoal", "status", *arguments, env=environment, check=True).stdout
 
 
 @pytest.fixture

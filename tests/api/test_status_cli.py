@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +10,7 @@ from shoal.cli import show_status
 from shoal.cli.app import app
 from shoal.observe import JobProcesses
 from shoal.state import calling, hide_process, show_process
+from support.processes import run_program
 from support.state_pages import NOW, call, process, wait
 
 TABLE = """\
@@ -161,11 +160,4 @@ def test_it_imports_neither_ray_nor_torch(tmp_path):
         "CliRunner().invoke(app, ['status', sys.argv[1]])\n"
         "print([name for name in ('ray', 'torch') if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert done.stdout == "[]\n"
+    assert run_program("-c", program, tmp_path, check=True).stdout == "[]\n"

@@ -3,28 +3,20 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from shoal.compat.rlinf.listing import as_markdown
+from support.processes import run_program
 
 pytestmark = pytest.mark.process
 
-RUN = [sys.executable, "-m", "shoal.compat.rlinf"]
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
 def run(*arguments: object, cwd: Path, timeout: float = 30.0) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*RUN, *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    return run_program("-m", "shoal.compat.rlinf", *arguments, seconds=timeout, cwd=cwd)
 
 
 @pytest.fixture(autouse=True)

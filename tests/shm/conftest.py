@@ -1,14 +1,10 @@
 """Fixtures for long runs on shared memory: a session of either core, and crews on its queue."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from support import shm_crew
+from support.processes import run_program
 
-CREW = Path(shm_crew.__file__)
 # Seconds that a crew may take in addition to its working time.
 DEADLINE_S = 40
 
@@ -26,15 +22,8 @@ def crew(session, environment, tmp_path):
     def run(seconds, seed, roles):
         logs = tmp_path / "logs"
         logs.mkdir()
-        program = [sys.executable, str(CREW), session.token, str(logs), str(seconds), str(seed)]
-        done = subprocess.run(
-            [*program, *roles],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=seconds + DEADLINE_S,
-            check=False,
-        )
+        arguments = [shm_crew.__file__, session.token, logs, seconds, seed, *roles]
+        done = run_program(*arguments, seconds=seconds + DEADLINE_S, env=environment)
         assert done.returncode == 0, done.stderr
         return done.stdout, logs
 

@@ -68,13 +68,12 @@ def in_a_child(function: Callable[..., Any], *args: Any) -> str:
 
 
 def run_program(
-    *arguments: object, seconds: float = 100.0, **options: Any
+    *arguments: object, seconds: float = 100.0, check: bool = False, **options: Any
 ) -> "subprocess.CompletedProcess[str]":
     """Run Python with arguments until it ends; what it printed is in the result."""
+    options = {"capture_output": True, "text": True, **options}
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=seconds, **options
-    )
+    return subprocess.run(command, check=check, timeout=seconds, **options)
 
 
 def killed(process: "subprocess.Popen[Any]") -> None:

@@ -1,11 +1,11 @@
 """The choice of the core by SHOAL_BACKEND: shoal never falls back to another one silently."""
 
-import subprocess
 import sys
 
 import pytest
 
 from shoal import _backend
+from support.processes import run_program
 
 
 def run(script, backend=None, *options, hide_extension=False):
@@ -20,14 +20,8 @@ def run(script, backend=None, *options, hide_extension=False):
     )
     env = {} if backend is None else {"SHOAL_BACKEND": backend}
     path = {"PYTHONPATH": ":".join(p for p in sys.path if p)}
-    return subprocess.run(
-        [sys.executable, *options, "-c", (hide if hide_extension else "") + script],
-        env={**path, **env},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    script = (hide if hide_extension else "") + script
+    return run_program(*options, "-c", script, env={**path, **env})
 
 
 SHOW = "import shoal; print(shoal.backend(), shoal.WorkerAddress.__module__)"

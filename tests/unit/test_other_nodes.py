@@ -5,8 +5,6 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +24,7 @@ from shoal.state import (
     show_process,
     states_of,
 )
-from support.processes import until
+from support.processes import run_program, until
 
 ANSWERS = """
     import pickle, sys
@@ -189,19 +187,14 @@ def test_pages_and_stacks_are_copied_where_no_shoal_is_installed(page_folder):
         "send_code()\n"
         "sys.stdout.buffer.write(by_value.dumps(copy_with_stacks))"
     )
-    function = subprocess.run(
-        [sys.executable, "-c", source], check=True, capture_output=True, timeout=60
-    ).stdout
+    function = run_program("-c", source, check=True, text=False).stdout
     runs = (
         "import pickle, sys\n"
         "sys.modules['shoal'] = None\n"  # to import it is an error
         "copy_with_stacks = pickle.load(sys.stdin.buffer)\n"
         "sys.stdout.buffer.write(pickle.dumps(copy_with_stacks('job', sys.argv[1], 30.0)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", runs, str(page_folder)],
-        input=function, check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+    done = run_program("-c", runs, page_folder, input=function, check=True, text=False)
     copied = CopiedPages(*pickle.loads(done.stdout))
     (state,) = states_of(copied, 0.0)
     assert (state.address, state.status, state.node_rank) == ("actor:0", "running", 1)

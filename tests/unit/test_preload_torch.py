@@ -2,7 +2,6 @@
 
 import ast
 import os
-import subprocess
 import sys
 import threading
 from textwrap import dedent
@@ -10,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from shoal.bootstrap.preload import preload_torch
-from support.processes import in_a_child
+from support.processes import in_a_child, run_program
 
 pytestmark = pytest.mark.nightly
 
@@ -44,12 +43,9 @@ def run(tmp_path):
         for number in range(parts):
             (package / f"part{number}.py").write_text("import time; time.sleep(0.02)\n")
         env = {k: v for k, v in os.environ.items() if not k.endswith("_PRELOAD_TORCH")}
-        return subprocess.run(
-            [sys.executable, "-c", START + dedent(program)],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
+        return run_program(
+            "-c",
+            START + dedent(program),
             env={
                 **env,
                 "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)]),

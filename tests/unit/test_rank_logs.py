@@ -4,8 +4,6 @@ import json
 import logging
 import os
 import pickle
-import subprocess
-import sys
 import time
 
 import pytest
@@ -17,7 +15,7 @@ from shoal.cluster.log_node import OtherNode
 from shoal.cluster.logs import check_log_folder
 from shoal.cluster.rank_log import RankLog, log_path
 from shoal.errors import ClusterError, ShoalTimeoutError, ShoalValueError
-from support.processes import until
+from support.processes import run_program, until
 
 LOG = logging.getLogger("test")
 
@@ -158,8 +156,7 @@ cluster._distributed_log_collector._log_file_map[sys.argv[1]] = ("g:0", "0")
 @pytest.mark.nightly
 def test_the_end_of_the_process_ends_the_job_before_its_logs(tmp_path):
     (tmp_path / "w.out").touch()
-    arguments = [str(tmp_path / "w.out"), str(tmp_path / "logs")]
-    subprocess.run([sys.executable, "-c", EXITS, *arguments], check=True, timeout=60)
+    run_program("-c", EXITS, tmp_path / "w.out", tmp_path / "logs", check=True)
     assert (tmp_path / "logs/g/rank_0.log").read_text() == "last words of a worker"
 
 

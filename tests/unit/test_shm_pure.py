@@ -33,7 +33,7 @@ from shoal.errors import (
 )
 from shoal.long_wait_hooks import remarks_on
 from support.in_thread import in_thread
-from support.processes import DEADLINE_S
+from support.processes import DEADLINE_S, run_program
 
 LARGE = np.zeros(100_000, "u1")
 
@@ -78,12 +78,8 @@ def let_die(session, *lines):
         "die = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
         "dying = lambda call: lambda *args, **options: (call(*args, **options), die())\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program + "\n".join(lines), session.token],
-        check=False,
-        timeout=DEADLINE_S,
-    )
-    assert ended.returncode == -signal.SIGKILL
+    ended = run_program("-c", program + "\n".join(lines), session.token)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
 TAKES = "lease = ShmQueue(ShmSession(sys.argv[1]), b'k').get(timeout=20, lease=True)"
@@ -153,13 +149,8 @@ def test_tables_of_another_version_are_refused(own):
     text = (
         "has tables of version 99, this process knows 9: run the same version of shoal everywhere"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", "import sys\nfrom shoal._pure.shm import ShmSession\nShmSession(sys.argv[1])", own.token],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )  # fmt: skip
+    program = "import sys\nfrom shoal._pure.shm import ShmSession\nShmSession(sys.argv[1])"
+    result = run_program("-c", program, own.token)
     assert text in result.stderr
     assert ChannelError.__name__ in result.stderr
 

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -19,7 +18,7 @@ from shoal.errors import (
 )
 from shoal.shm.keys import canonical
 from support.in_thread import in_thread
-from support.processes import DEADLINE_S
+from support.processes import DEADLINE_S, run_program
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -40,14 +39,7 @@ def test_participants_go_on_and_no_other_process_can_join(backend, environment, 
     assert not any(folder.iterdir())
     assert not any(disk.iterdir())
     joins = "import sys\nfrom shoal import shm\nshm.Session.attach(sys.argv[1])"
-    other = subprocess.run(
-        [sys.executable, "-c", joins, session.token],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    other = run_program("-c", joins, session.token, env=environment)
     assert "ChannelNotFoundError" in other.stderr
     assert queue.get() == b"before"
     session.remove()

@@ -2,8 +2,6 @@
 
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,7 @@ from shoal.errors import (
     ShoalTypeError,
     ShoalValueError,
 )
-from support.processes import DEADLINE_S, killed
+from support.processes import DEADLINE_S, killed, run_program
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -123,12 +121,5 @@ def test_the_module_needs_the_standard_library_only(environment):
         "tops = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
         "print(sorted(tops - sys.stdlib_module_names - {'shoal'}))\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=True,
-    )
+    result = run_program("-c", program, env=environment)
     assert (result.stdout, result.stderr) == ("[]\n", "")
