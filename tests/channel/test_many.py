@@ -10,7 +10,6 @@ from support.in_thread import in_thread
 from support.processes import DEADLINE_S
 
 everywhere = pytest.mark.parametrize("transport", ["local", "shm", "lane"], indirect=True)
-on_the_wire = pytest.mark.parametrize("transport", ["shm", "lane"], indirect=True)
 
 
 @everywhere
@@ -74,14 +73,6 @@ def test_a_long_put_many_counts_the_items_put_before(channel):
     closing.join()
     assert caught.value.done == 3
     assert list(one) == [0, 1, 2]
-
-
-@on_the_wire
-def test_put_many_stops_at_an_item_that_cannot_be_pickled(channel, key):
-    one = channel()
-    with pytest.raises(ShoalValueError, match="cannot be sent") as caught:
-        one.put_many(["a", "b", threading.Lock(), "c"], key=key)
-    assert one.drain(key) == ["a", "b"][: caught.value.done]
 
 
 def test_a_put_of_an_item_that_cannot_be_pickled_puts_nothing(channel, key):

@@ -15,22 +15,6 @@ def block(value=1):
     return np.full(MB, value, np.uint8)
 
 
-def test_spilling_goes_on_on_disk_in_order(channel, key):
-    one = channel(max_bytes=BOUND, memory_policy="spill")
-    for n in range(12):
-        one.put(block(n), key=key, timeout=DEADLINE_S)
-    for n in range(12):
-        item = one.get(key, timeout=DEADLINE_S)
-        assert (item.size, int(item.min()), int(item.max())) == (MB, n, n)
-
-
-def test_items_dropped_by_the_policy_free_their_memory(channel, key):
-    one = channel(max_bytes=BOUND, maxsize=2, policy="drop_oldest")
-    for n in range(12):
-        one.put(block(n), key=key, timeout=DEADLINE_S)
-    assert [int(item[0]) for item in one.drain(key)] == [10, 11]
-
-
 def test_a_put_waits_for_memory_and_goes_on_once_there_is_some(channel, key):
     one = channel(max_bytes=BOUND)
     with pytest.raises(ShoalTimeoutError) as full:

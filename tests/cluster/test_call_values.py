@@ -6,7 +6,6 @@ import ray
 pytest.importorskip("torch")
 
 from shoal import NodePlacementStrategy
-from shoal.errors import ShoalValueError
 from support import call_kinds as kinds
 
 pytestmark = [pytest.mark.ray, kinds.quiet]
@@ -29,12 +28,6 @@ def test_values_arrive_as_they_are(keeper):
         given[name] = kinds.facts(keeper.give(name).wait()[0])
     assert looked == {name: (value, value) for name, value in wanted.items()}
     assert given == wanted
-
-
-def test_a_call_names_the_values_that_it_cannot_send(keeper):
-    text = r"the arguments \(generator\) of keeper\.keep cannot be sent: cannot pickle"
-    with pytest.raises(ShoalValueError, match=text):
-        keeper.keep(number for number in range(2))
 
 
 def test_references_of_ray_arrive_and_keep_their_objects(keeper):

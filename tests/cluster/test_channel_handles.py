@@ -31,19 +31,6 @@ def test_handles_are_small_and_travel_to_workers_and_back(channel, key, peers, t
     assert (back.name, back.maxsize) == (one.name, 0)
 
 
-def ping_pong(channel, key, me, rounds):
-    for n in range(rounds):
-        channel.put(n, key=(key, 1 - me))
-        assert channel.get((key, me), timeout=DEADLINE_S) == n
-    return rounds
-
-
-def test_two_workers_talk_to_each_other(channel, key, peers):
-    one = channel()
-    both = [peers.start(rank, ping_pong, one, key, rank, 30) for rank in range(2)]
-    assert [each.wait()[0] for each in both] == [30, 30]
-
-
 @ray.remote(num_cpus=0)
 class Answers:
     def answer(self):

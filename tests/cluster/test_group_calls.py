@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import ray
 
-from shoal import NodePlacementStrategy, Worker, WorkerGroup
+from shoal import NodePlacementStrategy, Worker
 from shoal.errors import ShoalValueError
 
 pytestmark = pytest.mark.ray
@@ -35,9 +35,6 @@ class Echo(Ranked):
 
     def ranks_of(self, group):
         return group.ready(timeout=60).rank().wait()
-
-    def reach(self, name):
-        return WorkerGroup.from_group_name(Echo, name).rank().wait()
 
 
 class Coroutines(Worker):
@@ -74,14 +71,6 @@ def test_a_call_reaches_all_ranks_in_rank_order(pair):
     assert pair.rank().wait() == [0, 1]
     assert pair.echo(1, two=2).wait() == [((1,), {"two": 2})] * 2
     assert not hasattr(pair, "Number")
-
-
-def test_a_result_is_awaited(pair):
-    async def wait():
-        result = pair.rank()
-        return await result, await result.async_wait(timeout=20), result.done()
-
-    assert asyncio.run(wait()) == ([0, 1], [0, 1], True)
 
 
 def test_ray_handles_have_the_methods_too(pair):
@@ -135,13 +124,6 @@ def test_execute_on_belongs_to_its_thread(pair):
 
 def test_a_group_can_be_given_to_a_worker(pair, launch):
     assert launch(Echo).ranks_of(pair).wait() == [[0, 1]]
-
-
-def test_a_group_is_found_by_its_name(pair, launch):
-    found = WorkerGroup.from_group_name(Echo, "echo")
-    assert found.rank().wait() == [0, 1]
-    assert found.execute_on(1).rank().wait() == [1]
-    assert launch(Echo).reach("echo").wait() == [[0, 1]]
 
 
 def test_coroutine_methods_run_side_by_side(coroutines):

@@ -50,14 +50,6 @@ def test_all_processes_of_a_job_are_in_one_folder(launch):
         assert worker.is_idle
 
 
-def test_a_group_that_is_closed_leaves_no_dead_page(launch):
-    group = launch(Sleeper, ranks=2)
-    name = group.worker_group_name
-    assert f"{name}:1" in states()
-    group.close()
-    assert not [address for address in states() if address.startswith(name)]
-
-
 class Waiter(Worker):
     """Waits for items, messages and other workers."""
 

@@ -8,7 +8,7 @@ import pytest
 from shoal.errors import ShoalTimeoutError
 from shoal.state import calling, hide_process, remove_dead, show_process
 from support.processes import until
-from support.state_pages import outline, state_of, states, wait_of
+from support.state_pages import outline, state_of, wait_of
 
 pytestmark = pytest.mark.process
 
@@ -64,14 +64,3 @@ def test_asynchronous_receives_are_shown_while_their_result_is_awaited(crew):
     assert math.isfinite(shown.until)
     b.begin(showing, "b:0", lambda me: me.send(1, "a", 0, timeout=60))
     assert a.end() == b.end() == ["step"]
-
-
-def test_a_killed_worker_still_shows_for_which_one_it_waited(crew):
-    a = crew.member("a:0")
-    crew.member("b:0")
-    a.begin(showing, "a:0", lambda me: me.recv("b", 0, timeout=60))
-    shown("a:0", "recv")
-    a.kill()
-    until(lambda: state_of("a:0") is None)
-    (found,) = [found for found in states() if found.address == "a:0" and found.activities]
-    assert found.activities[0].inside[0].peers == ("b:0",)

@@ -5,7 +5,6 @@ import time
 import pytest
 
 from shoal import Channel, NodePlacementStrategy, Worker
-from shoal.channel.routes import DelayedQueues
 from shoal.errors import ChannelFull
 from shoal.testing import local_cluster
 
@@ -92,12 +91,6 @@ def test_a_put_is_over_when_its_item_has_arrived(start, name, target):
     assert took >= DELAY_S
     assert gets.wait()[0][0][0] >= DELAY_S
     assert channel.transport == "local"
-
-
-def test_a_name_can_mean_the_group_alone(start):
-    start(link("Env:0", "group/Rollout:0"))
-    channel = Channel.create("Rollout")
-    assert not isinstance(channel._queues("default_queue"), DelayedQueues)
 
 
 @pytest.mark.timed

@@ -123,7 +123,8 @@ def test_a_failure_that_is_waited_for_is_only_raised(pair, log):
     assert errors(log) == []
 
 
-def test_a_wait_for_all_ranks_logs_the_first_failure_at_once(pair, log):
+def test_a_wait_for_all_ranks_waits_for_them_and_logs_the_first_failure_at_once(pair, log, timing):
+    timing("worker", grace_s=0.0)  # without `all` it would not wait for the other rank
     waiting = in_thread(pair.fail_on_0().wait, all=True)
     until(lambda: errors(log))
     assert "pair.fail_on_0 failed on rank 0" in errors(log)[0]
@@ -131,6 +132,7 @@ def test_a_wait_for_all_ranks_logs_the_first_failure_at_once(pair, log):
     with pytest.raises(WorkerGroupError) as caught:
         waiting.result(30)
     assert caught.value.ranks == (0,)
+    assert "still ran" not in str(caught.value)
 
 
 def test_a_wait_rests_while_it_leaves_time_to_the_ranks_that_have_not_failed(

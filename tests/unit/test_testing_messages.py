@@ -13,7 +13,6 @@ from shoal.deadline import Deadline
 from shoal.errors import (
     ChannelClosed,
     ChannelEmpty,
-    ChannelError,
     ChannelExistsError,
     ChannelFull,
     ChannelNotFoundError,
@@ -206,12 +205,6 @@ def test_the_name_of_a_closed_channel_is_free_once_it_is_empty(cluster):
     with pytest.raises(ChannelClosed):
         channel.get()
     assert Channel.create("queue").empty()
-
-
-def test_a_local_channel_cannot_leave_its_process(cluster, peers):
-    channel = Channel.create("private", local=True)
-    with pytest.raises((ChannelError, TypeError), match="cannot leave its process"):
-        peers.get(channel)
 
 
 # Messages.
