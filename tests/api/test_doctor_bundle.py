@@ -18,7 +18,7 @@ from shoal.observe.bundle import write_bundle
 from shoal.observe.secrets import Secrets
 from shoal.observe.stacks import ProcessStacks, StackFrame
 from shoal.state import Activity, ProcessState, find_jobs, keep_placement
-from support.processes import run_program, until
+from support.processes import killed, run_program, until
 from support.state_pages import states
 
 NOW = 1000.0
@@ -73,8 +73,7 @@ def start(folder):
 
     yield run
     for program in programs:
-        program.kill()
-        program.wait()
+        killed(program)
 
 
 def unpacked(path):
@@ -130,8 +129,7 @@ def test_the_bundle_has_everything_but_secrets(start, folder, monkeypatch):
     dead = start("env:0", **SECRETS, SIDE="left")
     (of_job,) = find_jobs().values()
     keep_placement(of_job, "actor", "actor: 3 workers, on wandb-0123456789\n")
-    dead.kill()
-    dead.wait()
+    killed(dead)
     done = CliRunner().invoke(app, ["doctor", "--bundle", str(folder / "b.zip")])
     assert done.exit_code == 1  # a process is dead
     files = unpacked(folder / "b.zip")

@@ -20,7 +20,7 @@ from shoal.errors import ChannelError, ChannelNotFoundError
 from shoal.observe import JobProcesses, read_channels, with_rates
 from shoal.shm.keys import canonical
 from shoal.state import Activity, ChannelUse, ProcessState
-from support.processes import run_program
+from support.processes import killed, run_program
 
 NOW = 1000.0
 
@@ -284,6 +284,5 @@ def test_memory_is_read_whose_processes_are_stopped_or_dead(start, place, core, 
     other = "pure" if core == "rust" else "rust"
     assert f"was made by the {core} backend" in " ".join(status(place, core=other).split())
     assert Path(token).exists()
-    makes.kill()
-    makes.wait()
+    killed(makes)
     assert _backend.load(core).shm_gc(place) == [token]

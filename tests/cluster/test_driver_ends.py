@@ -9,6 +9,8 @@ import time
 import psutil
 import pytest
 
+from support.processes import killed
+
 pytestmark = [pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(240)]
 
 PREAMBLE = """
@@ -74,8 +76,7 @@ def driver(tmp_path):
     yield start
     for one in made:
         if one.process.poll() is None:
-            one.process.kill()
-            one.process.wait(timeout=10)
+            killed(one.process)
 
 
 def still_alive(processes, limit):
@@ -165,8 +166,7 @@ def test_a_signal_ends_the_job(driver, number):
 def test_a_killed_driver_leaves_nothing_alive(driver):
     one = driver('print("calling now", flush=True); group.sleep(600).wait()')
     descendants = one.wait_for("calling now")
-    one.process.kill()
-    one.process.wait(timeout=10)
+    killed(one.process)
     assert still_alive(descendants, 30) == []
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import DEADLINE_S
+from support.processes import DEADLINE_S, killed
 from support.shm_crew import KEY, MAXSIZE, name_of, steps
 
 pytestmark = pytest.mark.process
@@ -185,8 +185,7 @@ def test_a_death_is_noticed_by_a_waiting_call(session, environment):
             text=True,
         ) as process:
             assert process.stdout.readline() == "leased\n"
-            process.kill()
-            process.wait(DEADLINE_S)
+            killed(process)
             # The documented deadline, not a measure of speed.
             with queue.get(timeout=2, lease=True) as leased:
                 assert (leased.value, leased.redelivered) == (number, True)

@@ -30,6 +30,7 @@ from shoal.manager.lock_manager import WorkerDeviceLock
 from shoal.manager.process_watch import ProcessWatch, ProcessWatches
 from shoal.process import ProcessId, own_process, process_of
 from shoal.testing import local_cluster
+from support.processes import killed
 
 A, B, C = (WorkerAddress.from_name(f"{name}:0") for name in "abc")
 HERE = NodePlacementStrategy([0])
@@ -69,8 +70,7 @@ def other_processes():
 
     yield start
     for process in started:
-        process.kill()
-        process.wait(30)
+        killed(process)
 
 
 # --- devices ---
@@ -312,8 +312,7 @@ def test_a_request_of_a_process_that_has_ended_is_forgotten(other_processes):
     async def scenario():
         locks = DeviceLockManager(1)
         process, caller = other_processes()
-        process.kill()
-        process.wait(30)
+        killed(process)
         await locks.acquire_devices(A, [0], caller=caller)
         await locks.acquire_devices(B, [0], timeout=30)
 
@@ -457,8 +456,7 @@ def test_the_ports_of_a_dead_process_are_free_for_the_worker_that_replaces_it(ot
     (first, of_first), (_, of_second) = other_processes(), other_processes()
     assert ports.acquire(0, "g:0", 5000, caller=of_first)
     assert not ports.acquire(0, "g:0", 5000, caller=of_second)
-    first.kill()
-    first.wait(30)
+    killed(first)
     assert ports.acquire(0, "g:0", 5000, caller=of_second)
     assert not ports.acquire(0, "g:0", 5000, caller=of_first)
 

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.errors import ChannelExistsError, ShoalTimeoutError
 from support.in_thread import in_thread
-from support.processes import DEADLINE_S, in_a_child, until
+from support.processes import DEADLINE_S, in_a_child, killed, until
 
 pytestmark = pytest.mark.nightly
 
@@ -152,8 +152,7 @@ def test_queues_opened_by_dead_processes_are_forgotten(session, start, line):
     use_others(session, maxsize=7)
     with pytest.raises(ChannelExistsError):
         session.queue(("dead", 99), maxsize=8)
-    other.kill()
-    other.wait(DEADLINE_S)
+    killed(other)
     until(lambda: session.sweep()["dead"] or session.stats()["participants"] == 1)
     use_others(session, maxsize=7)
     use_others(session, 2 * MANY, maxsize=7)

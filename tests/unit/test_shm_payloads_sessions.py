@@ -8,7 +8,7 @@ import pytest
 
 from shoal.process import own_process
 from shoal.shm.shared_files import PayloadWriter, open_payload
-from support.processes import DEADLINE_S
+from support.processes import killed
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -53,8 +53,7 @@ def test_gc_removes_payloads_of_killed_processes(shm, place, start, line):
     process = start(PEER, place, json.dumps(own_process()))
     token = line(process)
     assert shm.gc(place) == []
-    process.kill()
-    process.wait(DEADLINE_S)
+    killed(process)
     assert list(Path(token).glob("p*"))
     assert shm.gc(place) == [token]
     assert list(Path(place).iterdir()) == []
@@ -63,8 +62,7 @@ def test_gc_removes_payloads_of_killed_processes(shm, place, start, line):
 def test_a_payload_that_a_dead_member_announced_can_be_opened(shm, place, start, line):
     process = start(PEER, place, json.dumps(own_process()))
     with shm.Session.attach(line(process)) as session:
-        process.kill()
-        process.wait(DEADLINE_S)
+        killed(process)
         session.sweep()
         its, mine = session.queue("refs").get()
         PayloadWriter(session.token).close()

@@ -9,6 +9,7 @@ import pytest
 from shoal import _backend
 from shoal.errors import ChannelError, ChannelNotFoundError, ShoalTypeError, ShoalValueError
 from shoal.shm.keys import canonical
+from support.processes import killed
 
 MAKES = """
 import signal, sys
@@ -57,8 +58,7 @@ def test_a_session_is_listed_whose_processes_are_stopped_or_dead(backend, place,
         (found,) = backend.shm_queues(token)
         assert (found["messages"], found["maxsize"], found["puts"]) == (2, 5, 2)
         assert found["bytes"] > 100_000
-    makes.kill()
-    makes.wait()
+    killed(makes)
     assert backend.shm_gc(place) == [token]
 
 

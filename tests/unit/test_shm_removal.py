@@ -18,7 +18,7 @@ from shoal.errors import (
 )
 from shoal.shm.keys import canonical
 from support.in_thread import in_thread
-from support.processes import DEADLINE_S, run_program
+from support.processes import DEADLINE_S, killed, run_program
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -113,23 +113,20 @@ def test_a_spared_session_is_not_a_leftover_while_its_starter_lives(backend, pla
     for _ in range(2):
         dies = start(SPARES, place, str(keeper.pid))
         left.append(line(dies))
-        dies.kill()
-        dies.wait()
+        killed(dies)
     assert backend.shm_gc(place) == []
     # A moment has passed.
     long_ago = time.time() - 60
     os.utime(Path(left[0]) / "spared", (long_ago, long_ago))
     assert backend.shm_gc(place) == [left[0]]
-    keeper.kill()
-    keeper.wait()
+    killed(keeper)
     assert backend.shm_gc(place) == [left[1]]
 
 
 def test_a_process_that_finds_a_spared_session_goes_on(backend, place, start, line):
     dies = start(SPARES, place, str(os.getpid()))
     token = line(dies)
-    dies.kill()
-    dies.wait()
+    killed(dies)
     assert backend.shm_gc(place) == []
     session = backend.ShmSession(token)
     session.spare(os.getpid())

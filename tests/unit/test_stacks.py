@@ -14,7 +14,7 @@ from shoal.observe import stack_question
 from shoal.observe.stacks import ProcessStacks, StackFrame, group_stacks, take_stacks
 from shoal.state import ProcessState, begin_wait, calling, find_jobs, hide_process, show_process
 from shoal.state.stacks import SIGNAL, THREAD, answer_end, companions, has_signal
-from support.processes import in_a_child, run_program, until
+from support.processes import in_a_child, killed, run_program, until
 from support.state_pages import states
 
 pytestmark = pytest.mark.usefixtures("page_folder")
@@ -159,8 +159,7 @@ def test_a_stopped_process_is_not_asked_and_goes_on_as_before(start):
 @pytest.mark.process
 def test_a_dead_process_is_left_out_and_its_files_go_with_its_page(start, page_folder):
     program = start("begin(); time.sleep(60)")
-    program.kill()
-    program.wait()
+    killed(program)
     assert take_stacks(states()) == []
     show_process("another", "driver", 0)
     assert list(find_jobs()) == ["another"]

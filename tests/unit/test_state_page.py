@@ -33,7 +33,7 @@ from shoal.state import (
     show_process,
     use_channel,
 )
-from support.processes import DEADLINE_S, in_a_child, until
+from support.processes import DEADLINE_S, in_a_child, killed, until
 from support.state_pages import outline, states
 
 JOB = "shoal@10.0.0.1:6379"
@@ -338,8 +338,7 @@ def test_a_stopped_process_and_a_killed_one_are_read_without_their_help(start_re
     program.send_signal(signal.SIGSTOP)
     until(lambda: only_state().status == "stopped")
     assert outline(only_state().activities) == [("train", ["recv"])]
-    program.kill()
-    program.wait()
+    killed(program)
     found = only_state()
     assert (found.status, found.pid) == ("dead", program.pid)
     assert found.activities[0].inside[0].peers == ("env:1",)
@@ -473,14 +472,12 @@ def test_placements_stay_as_long_as_the_job_has_a_page(page_folder):
 
 def test_dead_pages_stay_while_the_job_goes_on_and_go_with_it(start_ready, page_folder):
     dead, alive = start_ready(WORKS, "actor:0"), start_ready(WORKS, "actor:1")
-    dead.kill()
-    dead.wait()
+    killed(dead)
     assert remove_dead() == []
     assert sorted(found.status for found in states()) == ["dead", "running"]
     alive.send_signal(signal.SIGSTOP)
     assert remove_dead() == []
-    alive.kill()
-    alive.wait()
+    killed(alive)
     (job,) = find_jobs().values()
     (job / "what was left there").touch()
     assert remove_dead(page_folder) == [str(job)]
@@ -492,8 +489,7 @@ def test_a_worker_that_is_launched_again_replaces_the_page_of_its_predecessor(st
     show_process(JOB, "driver", 0)
     for name in ("actor:0", "actor:1"):
         program = start_ready(WORKS, name)
-        program.kill()
-        program.wait()
+        killed(program)
     start_ready(WORKS, "actor:0")
     found = {found.address: found.status for found in states()}
     assert found == {"driver": "running", "actor:0": "running", "actor:1": "dead"}
@@ -505,8 +501,7 @@ def test_workers_that_are_ended_on_purpose_do_not_count_as_dead(start_ready):
     show_process(JOB, "driver", 0)
     for name in ("actor:1", "actor:1:0", "actor:12"):
         program = start_ready(WORKS, name)
-        program.kill()
-        program.wait()
+        killed(program)
     remove_pages(["actor:1", "env:0"])
     assert {found.address for found in states()} == {"driver", "actor:12"}
 
@@ -514,8 +509,7 @@ def test_workers_that_are_ended_on_purpose_do_not_count_as_dead(start_ready):
 @pytest.mark.process
 def test_the_first_process_of_a_job_removes_pages_of_dead_jobs(start_ready):
     program = start_ready(WORKS, "actor:0")
-    program.kill()
-    program.wait()
+    killed(program)
     show_process("another", "driver", 0)
     assert list(find_jobs()) == ["another"]
 

@@ -18,7 +18,7 @@ from shoal.weights.part_names import VersionPart
 from shoal.weights.parts import publish_part
 from shoal.weights.store import Store
 from support.in_thread import in_thread
-from support.processes import DEADLINE_S, until
+from support.processes import DEADLINE_S, killed, until
 
 torch = pytest.importorskip("torch")
 sharded = pytest.importorskip("support.fake_sharded_tensors")
@@ -246,8 +246,7 @@ def test_a_part_that_is_interrupted_is_taken_back(
 def test_parts_of_dead_processes_are_removed(weights_folder, store):
     dying = subprocess.Popen([sys.executable, "-c", DYING, str(weights_folder)])
     until(lambda: names(weights_folder, "s1"))
-    dying.kill()
-    dying.wait()
+    killed(dying)
     store.sweep()
     assert names(weights_folder, "s") + names(weights_folder, "p4") == []
 
@@ -299,8 +298,7 @@ publish_part(store, StateLayout({"a": 0}), VersionPart(1, 0, 2), Deadline(60), c
 def test_a_process_that_is_killed_takes_its_part_with_it(weights_folder, store):
     dying = subprocess.Popen([sys.executable, "-c", DYING, str(weights_folder)])
     until(lambda: names(weights_folder, "s1"))
-    dying.kill()
-    dying.wait()
+    killed(dying)
     second = start(store, {"b": 2}, VersionPart(1, 1, 2))
     until(lambda: [name.split("-")[2] for name in names(weights_folder, "s1")] == ["1"])
     assert publish(store, {"a": 1}, VersionPart(1, 0, 2)) == second() == Version(1, 1)
