@@ -1,7 +1,7 @@
 """The `shoal doctor` command: its sentences and its exit codes."""
 
-import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from typer.testing import CliRunner
@@ -9,28 +9,9 @@ from typer.testing import CliRunner
 from shoal.cli import show_doctor
 from shoal.cli.app import app
 from shoal.observe import JobProcesses
-from shoal.state import Activity, ChannelUse, ProcessState
+from support.state_pages import NOW, call, process, wait
 
-NOW = 1000.0
-
-
-def call(operation, seconds, *inside):
-    return Activity("call", operation, "", (), 0, NOW - seconds, 7, tuple(inside))
-
-
-def wait(operation, seconds, *peers, on="", channel="", left=math.inf):
-    since, until = NOW - seconds, NOW + left
-    return Activity(
-        "wait", operation, on, peers, len(peers), since, 7, channel=channel, until=until
-    )
-
-
-def state(address, *activities, status="running", uses="", most=1):
-    channels = tuple(ChannelUse(use[1:], "", use[0] == "+", use[0] == "-") for use in uses.split())
-    return ProcessState(
-        address, hash(address), 1, 0, 0, status, activities, 0,
-        num_nodes=1, most_calls=most, channels=channels,
-    )  # fmt: skip
+state = partial(process, num_nodes=1)
 
 
 @pytest.fixture
@@ -96,7 +77,7 @@ def test_it_names_a_circle_and_who_waits_for_it(doctor):
         (state("b:0", status="stopped"), "is stopped", 1),
         (state("b:0"), "is in no call", 0),
         (
-            replace(state("b:0", call("load", 40), most=1000), loop_beat=NOW - 39),
+            replace(state("b:0", call("load", 40), most_calls=1000), loop_beat=NOW - 39),
             "has been in `load` for 40 s; its event loop stands still for 39 s",
             0,
         ),

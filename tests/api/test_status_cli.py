@@ -46,9 +46,11 @@ def table(monkeypatch):
 def test_each_process_has_a_row_with_its_call_and_its_wait(table):
     printed = table(
         process("env:10", call("step", 0.25), pid=110),
-        process("env:2", call("step", 42, wait("recv", 41.7, "", "actor:0")), pid=102),
-        process("actor:0", call("train", 130, wait("get", 121, "the channel 'a', key 1")), pid=90),
-        process("driver", wait("wait", 7500, "env.step", "env:2", "env:10"), pid=80),
+        process("env:2", call("step", 42, wait("recv", 41.7, "actor:0")), pid=102),
+        process(
+            "actor:0", call("train", 130, wait("get", 121, on="the channel 'a', key 1")), pid=90
+        ),
+        process("driver", wait("wait", 7500, "env:2", "env:10", on="env.step"), pid=80),
         process("actor:1", pid=91, status="stopped"),
         process("actor:2", call("train", 10), pid=92, status="dead"),
     )
@@ -86,13 +88,13 @@ def test_several_activities_of_a_process_have_rows_below_each_other(table):
 
 def test_peers_that_do_not_fit_are_counted(table):
     peers = [f"env:{n}" for n in range(3)]
-    printed = table(process("actor:0", wait("broadcast", 5, "", *peers, num_peers=500)))
+    printed = table(process("actor:0", wait("broadcast", 5, *peers, num_peers=500)))
     assert "broadcast 5.0 s: env:0, env:1, env:2 and 497 more" in " ".join(printed.split())
 
 
 def test_processes_of_several_nodes_show_their_nodes_and_what_is_unseen(table):
     unseen = ("node 8 (10.0.0.9) did not answer within 10 s", "Ray has declared node 9 dead")
-    envs = [process(f"env:{n}", pid=n, node=n % 8) for n in range(64) if n % 8 != 5]
+    envs = [process(f"env:{n}", pid=n, node_rank=n % 8) for n in range(64) if n % 8 != 5]
     lines = table(process("driver", pid=9), *envs, unseen=unseen).splitlines()
     assert lines[0] == "Processes: 57 on 7 nodes"
     assert [line.split()[:3] for line in (lines[3], lines[5])] == [

@@ -25,7 +25,7 @@ Device locks
 
 def asks(address, seconds, *devices, reason="", **others):
     """A process that waits for the lock of some devices, within a call."""
-    waits = wait("lock", seconds, f"the lock of {show_devices(devices)}{reason}", "trainer:0")
+    waits = wait("lock", seconds, "trainer:0", on=f"the lock of {show_devices(devices)}{reason}")
     return process(address, call("step", 99, waits), **others)
 
 

@@ -25,10 +25,10 @@ from support.state_pages import NOW, call, process, wait
 JOB = "shoal@10.0.0.1:6379"
 
 THREE = [
-    process("driver", wait("wait", 64, "rollout.generate", "rollout:0", "rollout:1"), pid=80),
+    process("driver", wait("wait", 64, "rollout:0", "rollout:1", on="rollout.generate"), pid=80),
     process("actor:0", call("update", 63), pid=90),
-    process("rollout:0", call("generate", 62, wait("recv", 9.5, "", "actor:0")), pid=91),
-    process("rollout:1", call("generate", 62, wait("put", 8, "the channel 'a', key 0")), pid=92),
+    process("rollout:0", call("generate", 62, wait("recv", 9.5, "actor:0")), pid=91),
+    process("rollout:1", call("generate", 62, wait("put", 8, on="the channel 'a', key 0")), pid=92),
 ]
 
 THREE_AT_80 = """\
@@ -45,13 +45,15 @@ Job: shoal@10.0.0.1:6379
 def many():
     """A driver and 300 ranks, which wait for many different ones; one is stopped, one is dead."""
     envs = [f"env:{n}" for n in range(250)]
-    states = [process("driver", wait("wait", 130, "env.step", *envs[:16], num_peers=250), pid=80)]
+    states = [
+        process("driver", wait("wait", 130, *envs[:16], on="env.step", num_peers=250), pid=80)
+    ]
     for n in range(50):
         status = "dead" if n == 6 else "running"
         states.append(process(f"actor:{n}", call("update", 60 - n), pid=100 + n, status=status))
     for n, env in enumerate(envs):
         status = "stopped" if n == 149 else "running"
-        step = call("step", 100, wait("recv", 90, "", f"actor:{n % 50}"))
+        step = call("step", 100, wait("recv", 90, f"actor:{n % 50}"))
         states.append(process(env, step, pid=1000 + n, status=status))
     return states
 
@@ -105,7 +107,10 @@ def test_a_wide_screen_shows_pids_and_causes_in_a_line():
     lines, _ = drawn(THREE, (200, 50))
     assert lines[4] == " actor:0     90  running  update   63 s"
     assert lines[-2] == f"- {look(THREE).causes[0]}"
-    spread = [process("driver", pid=80, node=-1), *(process(f"a:{n}", node=n) for n in (0, 1))]
+    spread = [
+        process("driver", pid=80, node_rank=-1),
+        *(process(f"a:{n}", node_rank=n) for n in (0, 1)),
+    ]
     lines, _ = drawn(spread, (200, 50))
     assert lines[3:6] == [
         " driver         80  idle",

@@ -1,6 +1,8 @@
 """What the state pages of a test's processes show."""
 
-from shoal.state import Activity, ProcessState, find_jobs, read_pages
+import math
+
+from shoal.state import Activity, ChannelUse, ProcessState, find_jobs, read_pages
 
 
 def states():
@@ -35,10 +37,15 @@ def call(operation, seconds, *inside):
     return Activity("call", operation, "", (), 0, NOW - seconds, 7, tuple(inside))
 
 
-def wait(operation, seconds, on="", *peers, num_peers=None):
+def wait(operation, seconds, *peers, on="", num_peers=None, left=math.inf, **fields):
     count = len(peers) if num_peers is None else num_peers
-    return Activity("wait", operation, on, peers, count, NOW - seconds, 7)
+    times = {"since": NOW - seconds, "thread": 7, "until": NOW + left}
+    return Activity("wait", operation, on, peers, count, **times, **fields)
 
 
-def process(address, *activities, pid=100, status="running", hidden=0, parent=0, node=0):
-    return ProcessState(address, pid, 1, parent, node, status, activities, hidden)
+def process(address, *activities, status="running", uses="", **fields):
+    """A process; `uses` names channels with a sign: `+a` puts into a, `-b` gets from b."""
+    channels = tuple(ChannelUse(use[1:], "", use[0] == "+", use[0] == "-") for use in uses.split())
+    usual = {"pid": 100, "started": 1, "parent": 0, "node_rank": 0, "hidden": 0}
+    given = {"status": status, "activities": activities, "channels": channels, **fields}
+    return ProcessState(address, **usual | given)

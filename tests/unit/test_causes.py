@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from shoal.observe.causes import find_causes
-from shoal.state import Activity, ChannelUse, ProcessState
+from shoal.state import Activity
+from support.state_pages import process
 
 
 def call(operation, since, *inside):
@@ -20,15 +21,8 @@ def wait(operation, since, *peers, on="", channel="", until=math.inf):
     )
 
 
-def state(
-    address, *activities, status="running", parent=0, hidden=0, pid=0, nodes=0, most=1, uses=""
-):
-    """A process; `uses` names channels with a sign: `+a` puts into a, `-b` gets from b."""
-    channels = tuple(ChannelUse(use[1:], "", use[0] == "+", use[0] == "-") for use in uses.split())
-    return ProcessState(
-        address, pid or sum(address.encode()), 1, parent, 0, status, activities, hidden,
-        num_nodes=nodes, most_calls=most, channels=channels,
-    )  # fmt: skip
+def state(address, *activities, pid=0, **options):
+    return process(address, *activities, pid=pid or sum(address.encode()), **options)
 
 
 def waits_for(address, *peers, since=10.0):
@@ -168,7 +162,7 @@ def puts(address, channel, **options):
 
 def driver(*peers, nodes=1):
     waits = [wait("wait", 2.0, *peers, on="a.step")] if peers else []
-    return state("driver", *waits, nodes=nodes)
+    return state("driver", *waits, num_nodes=nodes)
 
 
 @pytest.mark.parametrize(
@@ -244,9 +238,9 @@ def two_channels(**options):
 @pytest.mark.parametrize("most", [1, 1000])
 def test_a_deadlock_over_two_channels_is_a_circle_if_no_process_can_end_it(most):
     circle = [("circle", ("a:0", "b:0"), ["a:0", "b:0"], ("driver",))]
-    stuck = [driver("a:0", "b:0"), *two_channels(most=most), state("idle:0")]
+    stuck = [driver("a:0", "b:0"), *two_channels(most_calls=most), state("idle:0")]
     assert found(*stuck) == circle
-    assert found(*stuck, state("NodeManager", most=0)) == circle  # it only answers
+    assert found(*stuck, state("NodeManager", most_calls=0)) == circle  # it only answers
     for free in (state("c:0", call("f", 1.0)), state("a:0", parent=5, pid=6)):
         assert all(kind != "circle" for kind, *_ in found(*stuck, free))
     for who in (driver(), driver("a:0", nodes=2), driver("a:0", nodes=0)):
@@ -261,7 +255,7 @@ def test_a_circle_over_a_channel_and_a_message_is_found():
 
 def test_a_worker_that_takes_calls_is_in_a_circle_only_without_callers():
     workers = [
-        state(f"a:{n}", call("step", 1.0, wait("recv", 10.0, f"a:{1 - n}")), most=2)
+        state(f"a:{n}", call("step", 1.0, wait("recv", 10.0, f"a:{1 - n}")), most_calls=2)
         for n in range(2)
     ]
     assert found(driver("a:0"), *workers)[0][0] == "circle"
@@ -292,12 +286,14 @@ def test_a_stopped_process_counts_as_waiting_only_for_a_running_call():
     waits = wait("wait", 1.0, "a:0", on="a.step")
     assert [
         kind
-        for kind, *_ in found(state("driver", waits, status="stopped", nodes=1), *two_channels())
+        for kind, *_ in found(
+            state("driver", waits, status="stopped", num_nodes=1), *two_channels()
+        )
     ] == ["circle", "stopped"]
 
 
 def test_several_drivers_are_told_apart():
-    second = state("driver", pid=5, nodes=1)
+    second = state("driver", pid=5, num_nodes=1)
     kinds = [kind for kind, *_ in found(driver("a:0"), *two_channels(), second)]
     assert "circle" not in kinds
 
@@ -321,8 +317,8 @@ def random_job(rng):
         is_blocked = rng.random() < 0.9
         yield state(
             name, *(activities() if is_blocked else rng.choice([[], [call("f", 1.0)]])),
-            status=rng.choice(["running"] * 9 + ["dead"]), nodes=rng.choice([1] * 9 + [2]),
-            most=rng.choice([1, 1, 2]), uses=rng.choice(["", "+x", "-x", "+x -y", "-x +y"]),
+            status=rng.choice(["running"] * 9 + ["dead"]), num_nodes=rng.choice([1] * 9 + [2]),
+            most_calls=rng.choice([1, 1, 2]), uses=rng.choice(["", "+x", "-x", "+x -y", "-x +y"]),
         )  # fmt: skip
 
 

@@ -10,13 +10,12 @@ from shoal.deadline import Deadline, LongWait
 from shoal.observe import long_waits
 from shoal.state import (
     Activity,
-    ChannelUse,
-    ProcessState,
     find_jobs,
     hide_process,
     job_folder,
     show_process,
 )
+from support.state_pages import process
 
 NO_LIMIT = Deadline(math.inf)
 
@@ -27,13 +26,6 @@ def call(operation, seconds, *inside):
 
 def recv(seconds, peer):
     return Activity("wait", "recv", "", (peer,), 1, time.monotonic() - seconds, 7)
-
-
-def state(address, *activities, status="running", gets="", most=1):
-    channels = (ChannelUse(gets, "", puts=False, gets=True),) if gets else ()
-    return ProcessState(
-        address, hash(address), 1, 0, 0, status, activities, 0, most_calls=most, channels=channels
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -71,15 +63,15 @@ def test_a_log_line_says_what_the_awaited_process_does(caplog, others):
     def remark():
         return remark_on(caplog, operation="recv", peers=lambda: ["actor:0"])
 
-    others(state("actor:0", call("update", 63)))
+    others(process("actor:0", call("update", 63)))
     assert remark() == "; actor:0 has been in `update` for 63 s"
-    others(state("actor:0", status="dead"))
+    others(process("actor:0", status="dead"))
     assert remark() == "; actor:0 is dead"
-    others(state("actor:0", call("f", 70, recv(60, "b:0"))), state("b:0", call("train", 61)))
+    others(process("actor:0", call("f", 70, recv(60, "b:0"))), process("b:0", call("train", 61)))
     assert remark() == "; b:0 has been in `train` for 61 s"
     others(
-        state("actor:0", call("f", 70, recv(60, "b:0"))),
-        state("b:0", call("g", 70, recv(61, "actor:0"))),
+        process("actor:0", call("f", 70, recv(60, "b:0"))),
+        process("b:0", call("g", 70, recv(61, "actor:0"))),
     )
     assert remark() == (
         "; in a circle: actor:0 waits 60 s in `recv` for b:0; b:0 waits 61 s in `recv` for actor:0"
@@ -87,21 +79,23 @@ def test_a_log_line_says_what_the_awaited_process_does(caplog, others):
 
 
 def test_a_log_line_names_waits_for_each_other_that_another_process_may_end(caplog, others):
-    workers = [state(f"a:{n}", call("f", 70, recv(60, f"a:{1 - n}")), most=9) for n in range(2)]
-    others(state("driver"), *workers)
+    workers = [
+        process(f"a:{n}", call("f", 70, recv(60, f"a:{1 - n}")), most_calls=9) for n in range(2)
+    ]
+    others(process("driver"), *workers)
     assert remark_on(caplog, peers=lambda: ["a:0"]) == (
         "; a:0 waits 60 s in `recv` for a:1; a:1 waits 60 s in `recv` for a:0"
     )
 
 
 def test_a_log_line_says_what_the_other_side_of_a_channel_does(caplog, others):
-    others(state("actor:0", gets="a"))
+    others(process("actor:0", uses="-a"))
     assert remark_on(caplog, operation="put", channel="a") == "; actor:0 is in no call"
     assert remark_on(caplog, operation="get", channel="a") == ""  # one may put later
 
 
 def test_a_line_of_a_wait_within_another_one_is_about_the_outer_one(caplog, others):
-    others(state("actor:0", call("update", 63)))
+    others(process("actor:0", call("update", 63)))
     with LongWait(str, NO_LIMIT, operation="recv", peers=lambda: ["actor:0"]):
         assert remark_on(caplog, peers=lambda: ["WorkerManager"]).endswith("for 63 s")
 
@@ -131,8 +125,8 @@ def test_nothing_is_said_of_what_is_not_known(caplog, others, monkeypatch):
 @pytest.mark.usefixtures("reports")
 def test_a_hang_is_reported_once_in_a_job(caplog, others):
     others(
-        state("env:0", call("play", 90, recv(65, "actor:0"))),
-        state("actor:0", call("update", 63)),
+        process("env:0", call("play", 90, recv(65, "actor:0"))),
+        process("actor:0", call("update", 63)),
     )
 
     def lines():
