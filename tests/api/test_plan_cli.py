@@ -132,13 +132,6 @@ def test_the_width_is_the_usual_one_where_columns_tells_none(columns, monkeypatc
     assert "Components" in usual
 
 
-def test_text_is_plain_and_as_wide_as_asked(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    result = invoke(SHORT, "--nodes", "8:H100")
-    assert "\x1b" not in result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= 60
-
-
 def test_a_reader_that_leaves_ends_it_as_a_shell_expects():
     with subprocess.Popen(
         [sys.executable, "-m", "shoal", "plan", SHORT, "--nodes", "8"],

@@ -118,7 +118,7 @@ def recv_tensors(me, way):
     """Receive what `send_tensors` sends; return the places of those that arrived changed."""
     import torch
 
-    intos = [torch.zeros_like(tensor.detach()) for tensor in tensors()]
+    intos = [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors()]
     works = [me.recv_tensor(into, "a", 0, async_op=way == "async", timeout=30) for into in intos]
     for work in works:
         if work is not None:
@@ -338,15 +338,9 @@ def test_a_sync_send_has_taken_a_copy_and_the_receiver_may_write(pair):
     assert b.end() == [(0.0, 0.0, 1.0)] * 3
 
 
-def send_not_contiguous(me):
+def send_sparse(me):
     import torch
 
-    slanted = torch.arange(2000.0).reshape(40, 50).t()
-    me.send(slanted, "b", 0)
-    me.send([torch.ones(2), slanted], "b", 0)
-    me.send({"x": slanted}, "b", 0, async_op=True).wait(30)
-    me.send_tensor(slanted, "b", 0)
-    me.send_tensor(slanted, "b", 0, async_op=True).wait(30)
     for tensor, text in (
         (torch.eye(2).to_sparse(), "a sparse_coo tensor of float32 is not only"),
         (torch.empty(2, device="meta"), "a meta tensor of float32"),
@@ -356,22 +350,15 @@ def send_not_contiguous(me):
     me.send(torch.eye(2).to_sparse(), "b", 0)
 
 
-def recv_not_contiguous(me):
-    import torch
-
-    found = [me.recv("a", 0, timeout=30), me.recv("a", 0, timeout=30)[1]]
-    found.append(me.recv("a", 0, timeout=30)["x"])
-    for _ in range(2):
-        found.append(torch.zeros(50, 40))
-        me.recv_tensor(found[-1], "a", 0, timeout=30)
+def recv_sparse(me):
     sparse = me.recv("a", 0, timeout=30)
-    return [one[3, 2].item() for one in found], str(sparse.layout), sparse.to_dense().tolist()
+    return str(sparse.layout), sparse.to_dense().tolist()
 
 
-def test_tensors_that_are_not_contiguous_or_sparse_arrive(pair):
+def test_a_sparse_tensor_arrives_as_an_object_only(pair):
     a, b = pair
-    a.begin(send_not_contiguous)
-    assert b.run(recv_not_contiguous) == ([103.0] * 5, "torch.sparse_coo", [[1, 0], [0, 1]])
+    a.begin(send_sparse)
+    assert b.run(recv_sparse) == ("torch.sparse_coo", [[1, 0], [0, 1]])
     a.end()
 
 

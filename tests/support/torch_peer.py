@@ -17,6 +17,10 @@ LIMIT_S = 30.0
 pairs = {}
 
 
+def limit(seconds=LIMIT_S):
+    return Deadline(seconds)
+
+
 def frame_of(tensors):
     """The frame that describes tensors to `receive`."""
     return pickle.dumps([(t.dtype, tuple(t.shape)) for t in tensors])
@@ -29,7 +33,7 @@ def raw(tensor):
 
 
 def join(address, me="b:0", peer="a:0", timeout=LIMIT_S):
-    pairs[me] = TorchPair.join(address, IP, me, peer, Deadline(timeout))
+    pairs[me] = TorchPair.join(address, IP, me, peer, limit(timeout))
 
 
 def offer(me="b:0", peer="a:0"):
@@ -38,11 +42,11 @@ def offer(me="b:0", peer="a:0"):
 
 
 def connect(me="b:0"):
-    pairs[me].connect(Deadline(LIMIT_S))
+    pairs[me].connect(limit())
 
 
 def recv_frame(me="b:0", timeout=LIMIT_S):
-    return pairs[me].recv_frame(Deadline(timeout))
+    return pairs[me].recv_frame(limit(timeout))
 
 
 def receive(me="b:0", count=1, delay=0.0):
@@ -53,7 +57,7 @@ def receive(me="b:0", count=1, delay=0.0):
         described = pickle.loads(recv_frame(me))
         into = [torch.full(shape, 1, dtype=torch.uint8).to(dtype) if dtype.is_floating_point
                 else torch.ones(shape, dtype=dtype) for dtype, shape in described]  # fmt: skip
-        pairs[me].recv_tensors(into, Deadline(LIMIT_S))
+        pairs[me].recv_tensors(into, limit())
         got.append([(t.dtype, tuple(t.shape), raw(t)) for t in into])
     return got
 
@@ -64,17 +68,17 @@ def receive_all(count, sizes, me="b:0"):
     into = [torch.zeros(size, dtype=torch.uint8) for size in sizes]
     for _ in range(count):
         frame = recv_frame(me)
-        pairs[me].recv_tensors(into, Deadline(LIMIT_S))
+        pairs[me].recv_tensors(into, limit())
         firsts.append((frame, [int(t[0]) if len(t) else None for t in into]))
     return firsts
 
 
 def send(tensors, frame=b"", me="b:0"):
-    pairs[me].send(frame, tensors, Deadline(LIMIT_S))
+    pairs[me].send(frame, tensors, limit())
 
 
 def call(me, method, *arguments, timeout=LIMIT_S):
-    return getattr(pairs[me], method)(*arguments, Deadline(timeout))
+    return getattr(pairs[me], method)(*arguments, limit(timeout))
 
 
 def close(me="b:0"):
@@ -143,6 +147,6 @@ def connected(peer, me="a:0", other="b:0"):
     """A pair: this process sends and the other one receives."""
     pair = TorchPair.offer(IP, me, other)
     peer.start(join, pair.address, other, me)
-    pair.connect(Deadline(LIMIT_S))
+    pair.connect(limit())
     peer.result()
     return pair

@@ -1,5 +1,6 @@
 """Channels behind emulated links, on a local cluster; `tests/channel` has more about their calls."""
 
+import contextlib
 import time
 
 import pytest
@@ -60,19 +61,15 @@ class Rollout(Worker):
 @pytest.fixture
 def start():
     """Start a local cluster with groups `EnvGroup` and `RolloutGroup` of two workers each."""
-    clusters = []
 
     def make(*links, **rates):
-        cluster = local_cluster(cluster_cfg=section(*links, **rates))
-        made = cluster.__enter__()
-        clusters.append(cluster)
+        made = clusters.enter_context(local_cluster(cluster_cfg=section(*links, **rates)))
         two = NodePlacementStrategy([0, 0])
         env = Env.create_group().launch(made, two, "EnvGroup")
         return env, Rollout.create_group().launch(made, two, "RolloutGroup")
 
-    yield make
-    for cluster in clusters:
-        cluster.__exit__(None, None, None)
+    with contextlib.ExitStack() as clusters:
+        yield make
 
 
 def numbers(found):

@@ -3,6 +3,7 @@
 Times are compared with the time at which a message was sent, by one clock for all workers.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -114,12 +115,10 @@ class Peer(Worker):
 @pytest.fixture
 def start():
     """Start a local cluster with workers `a:0`, `b:0` and `c:0` to `c:1`."""
-    clusters = []
 
     def make(*links, num_nodes=1, **rates):
-        cluster = local_cluster(cluster_cfg=section(*links, num_nodes=num_nodes, **rates))
-        made = cluster.__enter__()
-        clusters.append(cluster)
+        cfg = section(*links, num_nodes=num_nodes, **rates)
+        made = clusters.enter_context(local_cluster(cluster_cfg=cfg))
         last = num_nodes - 1
         nodes = {"a": [0], "b": [last], "c": [0, last]}
         return [
@@ -127,9 +126,8 @@ def start():
             for name, ranks in nodes.items()
         ]
 
-    yield make
-    for cluster in clusters:
-        cluster.__exit__(None, None, None)
+    with contextlib.ExitStack() as clusters:
+        yield make
 
 
 @pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])

@@ -6,14 +6,12 @@ import sys
 
 import pytest
 
-from shoal.deadline import Deadline
 from shoal.errors import ShoalTimeoutError, ShoalTypeError, ShoalValueError, TransportError
 from shoal.transport.torch.framing import PACK_BYTES, PART_BYTES, SMALL_BYTES, parts
 from shoal.transport.torch.pair import TorchPair
 from support.in_thread import in_thread
 from support.torch_peer import (
     IP,
-    LIMIT_S,
     Peer,
     call,
     close,
@@ -21,6 +19,7 @@ from support.torch_peer import (
     connected,
     frame_of,
     join,
+    limit,
     offer,
     raw,
     receive,
@@ -32,10 +31,6 @@ from support.torch_peer import (
 torch = pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
-
-
-def limit(seconds=LIMIT_S):
-    return Deadline(seconds)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from shoal.deadline import Deadline
 from shoal.errors import PeerLostError, ShoalTimeoutError, TransportError
 from shoal.transport.torch.pair import TorchPair
 from shoal.transport.torch.store import server_at
@@ -24,6 +23,7 @@ from support.torch_peer import (
     connected,
     frame_of,
     join,
+    limit,
     offer,
     pid,
     raw,
@@ -37,10 +37,6 @@ pytestmark = [pytest.mark.nightly, pytest.mark.process, pytest.mark.timeout(120)
 torch = pytest.importorskip("torch")
 
 LARGE = 200 * 2**20
-
-
-def limit(seconds=LIMIT_S):
-    return Deadline(seconds)
 
 
 @pytest.fixture(scope="module")
