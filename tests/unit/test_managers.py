@@ -21,9 +21,7 @@ from shoal.manager import (
 
 def info(name, **kwargs):
     address = WorkerAddress.from_name(name)
-    return WorkerInfo(
-        address=address, rank=address.rank, group_world_size=2, cluster_node_rank=0, **kwargs
-    )
+    return WorkerInfo(address, address.rank, 2, 0, **kwargs)
 
 
 def register(manager, *names, **kwargs):

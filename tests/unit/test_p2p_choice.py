@@ -21,15 +21,8 @@ from shoal.transport.choice import OBJECTS, choose
 
 def record(name, memory="m", node=0, accelerators=(), kind="NO_ACCEL"):
     address = WorkerAddress.from_name(name)
-    return WorkerInfo(
-        address=address,
-        rank=address.rank,
-        group_world_size=1,
-        cluster_node_rank=node,
-        memory=memory,
-        available_accelerators=list(accelerators),
-        accelerator_type=kind,
-    )
+    held = {"available_accelerators": list(accelerators), "accelerator_type": kind}
+    return WorkerInfo(address, address.rank, 1, node, memory=memory, **held)
 
 
 HERE = record("a:0")

@@ -8,13 +8,8 @@ from shoal.collective.broadcast_plan import RING_FROM, edges_of
 
 def record(name, node, memory=None):
     address = WorkerAddress.from_name(name)
-    return WorkerInfo(
-        address=address,
-        rank=address.rank,
-        group_world_size=1,
-        cluster_node_rank=node,
-        memory=f"node {node}" if memory is None else memory,
-    )
+    memory = f"node {node}" if memory is None else memory
+    return WorkerInfo(address, address.rank, 1, node, memory=memory)
 
 
 def members_of(nodes, each):
