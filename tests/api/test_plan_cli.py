@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import shoal
 from shoal.cli import main
 from shoal.cli.app import app
 from shoal.planner.plan_json import from_json, to_json
-from support.processes import run_program
+from support.processes import run_program, start_program
 
 EXAMPLES = Path(__file__).parents[1] / "vectors" / "examples"
 SHORT = str(EXAMPLES / "short_form.yaml")
@@ -133,12 +132,8 @@ def test_the_width_is_the_usual_one_where_columns_tells_none(columns, monkeypatc
 
 
 def test_a_reader_that_leaves_ends_it_as_a_shell_expects():
-    with subprocess.Popen(
-        [sys.executable, "-m", "shoal", "plan", SHORT, "--nodes", "8"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    command = ["-m", "shoal", "plan", SHORT, "--nodes", "8"]
+    with start_program(*command, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(60) == 128 + signal.SIGPIPE

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 from functools import partial
@@ -20,7 +18,7 @@ from shoal.errors import ChannelError, ChannelNotFoundError
 from shoal.observe import JobProcesses, read_channels, with_rates
 from shoal.shm.keys import canonical
 from shoal.state import Activity, ChannelUse, ProcessState
-from support.processes import killed, run_program
+from support.processes import killed, programs, run_program
 
 NOW = 1000.0
 
@@ -253,20 +251,14 @@ def place():
 @pytest.fixture
 def start(place):
     """Start a process of one core that makes a channel; return it and the channel's token."""
-    started = []
 
     def begin(core):
         environment = {**os.environ, "SHOAL_SHM_DIR": place, "SHOAL_BACKEND": core}
-        makes = subprocess.Popen(
-            [sys.executable, "-c", MAKES], env=environment, stdout=subprocess.PIPE, text=True
-        )
-        started.append(makes)
+        makes = make("-c", MAKES, env=environment)
         return makes, makes.stdout.readline().strip()
 
-    yield begin
-    for makes in started:
-        makes.kill()
-        makes.communicate()
+    with programs() as make:
+        yield begin
 
 
 @pytest.mark.parametrize("stop", [signal.SIGSTOP, signal.SIGKILL])

@@ -7,7 +7,6 @@ import pickle
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from functools import partial
@@ -23,7 +22,7 @@ from shoal.errors import ChannelClosed, PeerLostError, ShoalTimeoutError
 from support import channel_crew, shm_crew as crew
 from support.channel_peers import pid_of_actor
 from support.in_thread import in_thread
-from support.processes import DEADLINE_S, until
+from support.processes import DEADLINE_S, programs, until
 from support.shm_crew import Log, message, name_of, steps
 
 shm = pytest.mark.parametrize("transport", ["shm"], indirect=True)
@@ -46,26 +45,14 @@ def run_crew(tmp_path):
     """Start a crew of processes that share a channel (`support.channel_crew`)."""
     logs, handle = tmp_path / "logs", tmp_path / "handle"
     logs.mkdir()
-    started = []
+    environment = {**os.environ, "PYTHONPATH": str(Path(channel_crew.__file__).parents[1])}
 
     def start(channel, seconds, seed, roles):
         handle.write_bytes(pickle.dumps(channel))
-        program = [sys.executable, channel_crew.__file__]
-        folder = str(Path(channel_crew.__file__).parents[1])
-        process = subprocess.Popen(
-            [*program, str(handle), str(logs), str(seconds), str(seed), *roles],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": folder},
-        )
-        started.append(process)
-        return process, logs
+        return begin(channel_crew.__file__, handle, logs, seconds, seed, *roles), logs
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate(timeout=DEADLINE_S)
+    with programs(stderr=subprocess.PIPE, env=environment) as begin:
+        yield start
 
 
 def end_of(process):

@@ -5,14 +5,12 @@ Each of the six cases runs for SHOAL_TEST_CRASH_SECONDS, 4 by default; use 60 fo
 
 import gc
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from support.processes import DEADLINE_S, killed
+from support.processes import DEADLINE_S, killed, start_program
 from support.shm_crew import KEY, MAXSIZE, name_of, steps
 
 pytestmark = pytest.mark.process
@@ -177,13 +175,7 @@ def test_a_death_is_noticed_by_a_waiting_call(session, environment):
     queue = session.queue(KEY, MAXSIZE)
     for number in range(3):
         queue.put(number)
-        with subprocess.Popen(
-            [sys.executable, "-c", LEASES, session.token],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-        ) as process:
+        with start_program("-c", LEASES, session.token, env=environment) as process:
             assert process.stdout.readline() == "leased\n"
             killed(process)
             # The documented deadline, not a measure of speed.

@@ -9,7 +9,6 @@ import contextlib
 import functools
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -28,7 +27,7 @@ from shoal.collective.node_memory import NodeMemory
 from shoal.manager import CollectiveManager
 from shoal.process import own_process
 from shoal.shm.location import memory_id
-from support.processes import has_ended
+from support.processes import has_ended, start_program
 
 DEADLINE_S = 60.0
 
@@ -287,13 +286,8 @@ class Nursery:
         self._listener._listener._socket.settimeout(DEADLINE_S)
         tests = Path(__file__).parents[1]
         python = os.pathsep.join(map(str, [tests, tests.parent / "python", *self._folders]))
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, self._path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "SHOAL_BACKEND": self._backend, "PYTHONPATH": python},
-        )
+        environment = {**os.environ, "SHOAL_BACKEND": self._backend, "PYTHONPATH": python}
+        self._process = start_program("-c", _PROGRAM, self._path, env=environment)
         return self
 
     def start(self, *what):

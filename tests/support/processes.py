@@ -1,5 +1,6 @@
 """Helpers for tests with several processes: wait for a condition, fork a child, kill a program."""
 
+import contextlib
 import os
 import select
 import signal
@@ -7,7 +8,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,30 @@ def run_program(
     options = {"capture_output": True, "text": True, **options}
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, check=check, timeout=seconds, **options)
+
+
+def start_program(*arguments: object, **options: Any) -> "subprocess.Popen[str]":
+    """Start Python with arguments; its input and its output are pipes of text."""
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, **options}
+    return subprocess.Popen([sys.executable, *map(str, arguments)], **options)
+
+
+@contextlib.contextmanager
+def programs(**always: Any) -> "Iterator[Callable[..., subprocess.Popen[str]]]":
+    """Give a function that starts programs as `start_program` does; they are killed at the end."""
+    started = []
+
+    def start(*arguments: object, **options: Any) -> "subprocess.Popen[str]":
+        started.append(start_program(*arguments, **always, **options))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.kill()
+        for process in started:
+            process.communicate(timeout=DEADLINE_S)
 
 
 def killed(process: "subprocess.Popen[Any]") -> None:

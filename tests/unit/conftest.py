@@ -1,5 +1,6 @@
 """Fixtures for unit tests: sessions and channels on either core, and programs beside the test."""
 
+import functools
 import importlib.machinery
 import select
 import shutil
@@ -12,7 +13,7 @@ import pytest
 
 from shoal.deadline import Deadline
 from shoal.state import hide_process
-from support.processes import run_program
+from support.processes import programs, run_program
 
 DEADLINE_S = 30
 
@@ -161,46 +162,21 @@ def run_python():
 @pytest.fixture
 def start(environment):
     """Start a program with the same backend, which prints a line once it is ready."""
-    started = []
-
-    def begin(program, *arguments):
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate(timeout=DEADLINE_S)
+    with programs(stderr=subprocess.PIPE, env=environment) as begin:
+        yield functools.partial(begin, "-c")
 
 
 @pytest.fixture
 def start_ready():
     """Start a program, wait until it prints that it is ready, and end it with the test."""
-    programs = []
 
     def begin(text, *arguments):
-        program = subprocess.Popen(
-            [sys.executable, "-c", text, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        programs.append(program)
+        program = start("-c", text, *arguments)
         assert program.stdout.readline() == "ready\n"
         return program
 
-    yield begin
-    for program in programs:
-        program.kill()
-        program.communicate()
+    with programs() as start:
+        yield begin
 
 
 @pytest.fixture

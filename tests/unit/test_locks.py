@@ -4,8 +4,6 @@ import asyncio
 import logging
 import re
 import signal
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -30,7 +28,7 @@ from shoal.manager.lock_manager import WorkerDeviceLock
 from shoal.manager.process_watch import ProcessWatch, ProcessWatches
 from shoal.process import ProcessId, own_process, process_of
 from shoal.testing import local_cluster
-from support.processes import killed
+from support.processes import killed, programs
 
 A, B, C = (WorkerAddress.from_name(f"{name}:0") for name in "abc")
 HERE = NodePlacementStrategy([0])
@@ -61,16 +59,13 @@ async def is_free(manager, device):
 @pytest.fixture
 def other_processes():
     """Start processes that sleep; returns their callers."""
-    started = []
 
     def start():
-        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        started.append(process)
+        process = begin("-c", "import time; time.sleep(600)")
         return process, Caller(process_of(process.pid), 0)
 
-    yield start
-    for process in started:
-        killed(process)
+    with programs() as begin:
+        yield start
 
 
 # --- devices ---

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from shoal.bootstrap import reaper
-from support.processes import until
+from support.processes import start_program, until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -25,12 +25,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def raylet():
-    with subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", RAYLET],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with start_program("-I", "-S", "-c", RAYLET) as process:
         _, agent = map(int, process.stdout.readline().split())
         process.agent = psutil.Process(agent)
         yield process
@@ -110,9 +105,7 @@ time.sleep(60)
 def test_programs_started_by_a_killed_worker_are_ended(tmp_path):
     asked = tmp_path / "asked"
     stranger = subprocess.Popen(["sleep", "60"])
-    worker = subprocess.Popen(
-        [sys.executable, "-c", WORKER, str(asked)], stdout=subprocess.PIPE, text=True
-    )
+    worker = start_program("-c", WORKER, asked, stdin=None)
     try:
         own, *programs = [psutil.Process(int(pid)) for pid in worker.stdout.readline().split()]
         assert len(programs) == 7
@@ -157,11 +150,8 @@ while True: signal.pause()
 
 def test_a_process_that_has_lost_its_variables_is_awaited_until_it_has_ended():
     mark = f"OF_THE_TEST_{os.getpid()}"
-    with subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", SLOW],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={mark: "1"},
-    ) as process:  # fmt: skip
-        assert process.stdout.readline() == b"ready\n"
+    with start_program("-I", "-S", "-c", SLOW, env={mark: "1"}) as process:
+        assert process.stdout.readline() == "ready\n"
         ending = threading.Thread(
             target=reaper._end_all, args=(set(), f"{mark}=1", 30.0), kwargs={"asks": True}
         )

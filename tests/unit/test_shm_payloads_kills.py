@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from shoal.pickling import dumps, loads
 from shoal.process import ProcessId, own_process
 from shoal.shm.shared_files import PayloadWriter, open_payload, sweep
 from shoal.shm.shared_files.names import FileName, LinkName, parse
-from support.processes import DEADLINE_S, kernel_state, killed, until
+from support.processes import kernel_state, killed, programs, until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process]
 
@@ -78,23 +77,13 @@ sys.stdin.readline()
 @pytest.fixture
 def begin(line):
     """Start a program; return the process and its identity."""
-    started = []
 
     def start(program):
-        process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
+        process = begin("-c", program)
         return process, ProcessId(*json.loads(line(process)))
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate(timeout=DEADLINE_S)
+    with programs(stderr=subprocess.PIPE) as begin:
+        yield start
 
 
 @pytest.fixture

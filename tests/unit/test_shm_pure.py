@@ -33,7 +33,7 @@ from shoal.errors import (
 )
 from shoal.long_wait_hooks import remarks_on
 from support.in_thread import in_thread
-from support.processes import DEADLINE_S, run_program
+from support.processes import DEADLINE_S, run_program, start_program
 
 LARGE = np.zeros(100_000, "u1")
 
@@ -61,11 +61,7 @@ def held_tables(session):
         "import sqlite3, sys\ndb = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
         "db.execute('BEGIN IMMEDIATE')\nprint(flush=True)\nsys.stdin.read()\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(tables(session))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
+    with start_program("-c", program, tables(session)) as process:
         process.stdout.readline()
         yield f"process {process.pid} holds"
 

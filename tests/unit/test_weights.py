@@ -4,8 +4,6 @@ import errno
 import math
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -25,7 +23,7 @@ from shoal.weights.control import publisher_lock
 from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
 from support.in_thread import in_thread
-from support.processes import DEADLINE_S, in_a_child, until
+from support.processes import DEADLINE_S, in_a_child, programs, until
 
 torch = pytest.importorskip("torch")
 
@@ -313,12 +311,8 @@ sys.stdin.readline()
 
 def test_publishing_waits_for_no_reader(weights):
     weights.publish({"a": torch.ones(1000)})
-    command = [sys.executable, "-c", READER, str(weights.folder)]
-    readers = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    try:
+    with programs() as start:
+        readers = [start("-c", READER, weights.folder) for _ in range(2)]
         for reader in readers:
             assert reader.stdout.readline() == "holds 1.1\n"
             reader.send_signal(signal.SIGSTOP)
@@ -327,10 +321,6 @@ def test_publishing_waits_for_no_reader(weights):
         assert weights.versions == ["(1.1)", "1.10", "1.11"]
         held = weights.store.stats().versions[0].holders
         assert {holder.pid for holder in held} == {reader.pid for reader in readers}
-    finally:
-        for reader in readers:
-            reader.kill()
-            reader.communicate()
     until(lambda: weights.store.sweep() or weights.versions == ["1.10", "1.11"])
 
 

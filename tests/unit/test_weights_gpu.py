@@ -4,8 +4,6 @@ On a machine without a GPU, `SHOAL_GPU_TESTS_ON=cpu` runs the same on the CPU, t
 """
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from shoal.errors import PeerLostError
 from shoal.weights import Version
 from shoal.weights.layout import StateLayout
 from shoal.weights.store import Store
+from support.processes import start_program
 
 DEVICE = os.environ.get("SHOAL_GPU_TESTS_ON", "cuda")
 MIB = 2**20
@@ -89,8 +88,7 @@ sys.stdin.readline()
 
 
 def start(folder, role):
-    command = [sys.executable, "-c", CHILD, str(folder), role, DEVICE]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return start_program("-c", CHILD, folder, role, DEVICE)
 
 
 def test_another_process_reads_what_stays_in_the_memory_of_the_gpu(weights_folder):

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +14,7 @@ from shoal.observe import read_locks
 from shoal.state import find_jobs, read_pages
 from support.fake_accelerators import add_acme_devices
 from support.machines import RAY_TOKEN
-from support.processes import DEADLINE_S, until
+from support.processes import DEADLINE_S, start_program, until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.ray, pytest.mark.process, pytest.mark.timeout(200)]
 
@@ -53,13 +51,7 @@ def environment(tmp_path_factory, ray_tmpdir):
     """The variables of the jobs: a Ray for all of them, on a node with one accelerator."""
     folder = tmp_path_factory.mktemp("hangs")
     made = os.environ | RAY_TOKEN | add_acme_devices(folder, 1)
-    with subprocess.Popen(
-        [sys.executable, "-c", RAY],
-        env=made,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as ray:
+    with start_program("-c", RAY, env=made) as ray:
         address = ray.stdout.readline().strip()
         yield made | {"RAY_ADDRESS": address}
         ray.stdin.close()
@@ -70,9 +62,7 @@ def hang(request, environment, tmp_path):
     """Start a job that hangs, and stop its driver; the job ends with the test."""
     name = request.param
     job = environment | {"CLUSTER_NAMESPACE": name, "BARRIER": str(tmp_path)}
-    with subprocess.Popen(
-        [sys.executable, str(PROGRAM), name], env=job, stdout=subprocess.PIPE, text=True
-    ) as driver:
+    with start_program(PROGRAM, name, env=job) as driver:
         while (line := driver.stdout.readline()) != "hangs\n":
             assert line, "the job has ended"
         yield name, driver
