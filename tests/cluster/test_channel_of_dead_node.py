@@ -50,14 +50,10 @@ def test_waits_end_with_the_verdict_of_ray(tmp_path):
     with connected("first", "second") as (first, second):
         first.start_ray(**SOON)
         second.start_ray(first, **SOON)
-        running = first.start_driver(tmp_path, JOB)
-        try:
+        with first.driver(tmp_path, JOB) as running:
             log = read_until(running, "transport lane", 120)
             second.kill()
             log += read_until(running, "over", 100)
-        finally:
-            running.kill()
-            running.communicate()
     lines = {line.split()[0]: line for line in log.splitlines() if "PeerLostError" in line}
     assert lines.keys() == {"put", "get", "later"}, log
     assert "Ray has declared this node dead" in lines["put"], log

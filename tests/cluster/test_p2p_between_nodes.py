@@ -151,16 +151,13 @@ def test_messages_and_broadcasts_between_two_machines(tmp_path):
         # The user's own group needs this where a machine's name resolves to its loopback device.
         first.start_ray(GLOO_SOCKET_IFNAME="bridge")
         second.start_ray(first, GLOO_SOCKET_IFNAME="eth0")
-        running = first.start_driver(tmp_path, JOB)
-        try:
+        with first.driver(tmp_path, JOB) as running:
             log = read_until(running, "cut now", 240)
             second.run(["ip", "link", "set", "eth0", "down"])
             log += read_until(running, "silent", 60)
             second.run(["ip", "link", "set", "eth0", "up"])
             more, _ = running.communicate(timeout=120)
             log += more
-        finally:
-            running.kill()
     assert running.returncode == 0, log
     assert "ways [['shm', 'shm']] [['lane', 'torch']]" in log, log
     assert "swap [[True], [True]]" in log, log

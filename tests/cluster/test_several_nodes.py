@@ -114,16 +114,13 @@ def address(head):
 def test_a_job_waits_for_its_nodes_and_uses_both(tmp_path):
     with connected("first", "second") as (first, second):
         first.start_ray()
-        running = first.start_driver(tmp_path, JOB)
-        try:
+        with first.driver(tmp_path, JOB) as running:
             read_until(running, f"1 of 2 nodes are connected ({first.address})", 60)
             second.start_ray(first)
             log = read_until(running, "held", 200)
             second.kill()
             more, _ = running.communicate(timeout=60)
             log += more
-        finally:
-            running.kill()
     assert running.returncode == 4, log
     assert "2 of 2 nodes are connected" in log, log
     assert f"order ['{first.address}', '{second.address}']" in log, log

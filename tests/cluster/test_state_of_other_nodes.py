@@ -38,14 +38,9 @@ def machines(tmp_path_factory):
     with connected("first", "second") as (first, second):
         first.start_ray()
         second.start_ray(first)
-        driver = first.start_driver(tmp_path_factory.mktemp("job"), JOB)
-        try:
+        with first.driver(tmp_path_factory.mktemp("job"), JOB) as driver:
             read_until(driver, "both work", 120)
             yield first, second
-        finally:
-            first.kill()  # and with it the driver, which is stopped
-            driver.kill()
-            driver.communicate()
 
 
 def processes(machine, *options):

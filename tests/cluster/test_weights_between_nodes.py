@@ -125,13 +125,10 @@ def run_on_two_machines(tmp_path, job):
     with connected("first", "second") as (first, second):
         first.start_ray()
         second.start_ray(first)
-        running = first.start_driver(tmp_path, job)
-        try:
+        with first.driver(tmp_path, job) as running:
             log = read_until(running, "closed", 200)
             more, _ = running.communicate(timeout=60)
             log += more
-        finally:
-            running.kill()
     assert running.returncode == 0, log
     return log
 

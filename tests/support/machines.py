@@ -78,15 +78,17 @@ class Machine:
         assert process.returncode == 0, output
         return output
 
-    def start_driver(self, folder: Path, program: str) -> "subprocess.Popen[str]":
-        """Start the driver of a job on the Ray whose head is this machine."""
+    @contextmanager
+    def driver(self, folder: Path, program: str) -> "Iterator[subprocess.Popen[str]]":
+        """Run the driver of a job on the Ray whose head is this machine; it ends with the block."""
         script = folder / "driver.py"
         script.write_text(program)
-        return self.start(
-            [sys.executable, str(script)],
-            RAY_ADDRESS=f"{self.address}:{RAY_PORT}",
-            PYTHONUNBUFFERED="1",
-        )
+        environment = {"RAY_ADDRESS": f"{self.address}:{RAY_PORT}", "PYTHONUNBUFFERED": "1"}
+        with self.start([sys.executable, str(script)], **environment) as running:
+            try:
+                yield running
+            finally:
+                running.kill()
 
     def start_ray(self, head: "Machine | None" = None, **env: str) -> None:
         """Run `ray start`, as the head node or to join one."""

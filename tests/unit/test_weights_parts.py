@@ -18,7 +18,7 @@ from shoal.weights.part_names import VersionPart
 from shoal.weights.parts import publish_part
 from shoal.weights.store import Store
 from support.in_thread import in_thread
-from support.processes import DEADLINE_S, killed, until
+from support.processes import DEADLINE_S, killed, programs, until
 
 torch = pytest.importorskip("torch")
 sharded = pytest.importorskip("support.fake_sharded_tensors")
@@ -366,17 +366,10 @@ dist.destroy_process_group()
 @pytest.mark.process
 def test_shards_of_distributed_tensors_become_whole_tensors(weights_folder, store, tmp_path):
     size = 4
-    command = [sys.executable, "-c", PROGRAM, str(weights_folder), str(tmp_path / "rendezvous")]
-    ranks = []
-    try:
-        for rank in range(size):
-            started = [*command, str(rank), str(size)]
-            ranks.append(subprocess.Popen(started, stdout=subprocess.PIPE, text=True))
+    with programs() as begin:
+        command = ["-c", PROGRAM, weights_folder, tmp_path / "rendezvous"]
+        ranks = [begin(*command, rank, size) for rank in range(size)]
         printed = [rank.communicate(timeout=110)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
     assert [text.splitlines()[-3:] for text in printed] == [["1.1", "1.2", "1.3"]] * size, printed
     snapshot = latest(store)
     whole = torch.arange(10 * 7.0).reshape(10, 7) * 3
