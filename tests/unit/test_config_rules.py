@@ -123,7 +123,12 @@ hardware: {type: Franka, configs: []}, ignore_hardware: true
 hardware: {type: Franka, configs: []}, hardware_type: Accelerator
     .hardware_type: must not be given together with 'hardware', whose type is 'Franka'
 hardware_type: Acelerator
-    .hardware_type: Unsupported hardware type 'Acelerator'; expected
+    .hardware_type: Unsupported hardware type 'Acelerator'; expected Accelerator, DOSW1, DualFranka,
+        Franka, GimArm, Turtle2; did you mean 'Accelerator'?
+hardware_type: H100
+    .hardware_type: Unsupported hardware type 'H100'; expected Accelerator, DOSW1, DualFranka, Franka,
+        GimArm, Turtle2; a model, such as H100, cannot be chosen here: list in node_ranks only the
+        nodes that have it
 hardware_type: Accelerator
     valid
 hardware_type: Accelerator, ignore_hardware: true

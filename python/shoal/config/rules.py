@@ -234,10 +234,14 @@ def _hardware_problems(
     elif hardware_type is not None:
         known = {**Hardware.policy_registry, **NodeHardwareConfig.hardware_config_registry}
         if hardware_type not in known:
+            hint = did_you_mean(str(hardware_type), known) or (
+                "; a model, such as H100, cannot be chosen here: list in node_ranks only the nodes "
+                "that have it"
+            )
             yield Problem(
                 ("hardware_type",),
                 f"Unsupported hardware type {hardware_type!r}; expected "
-                f"{', '.join(sorted(known))}{did_you_mean(str(hardware_type), known)}",
+                f"{', '.join(sorted(known))}{hint}",
             )
 
 
