@@ -101,8 +101,11 @@ class Resources:
         noun = "node" if len(blocks) == 1 else "nodes"
         if kind is not None:
             what = f" (each a {kind})"
+        elif self.whole:
+            with_devices = group.hardware_type or any(b.node.num_accelerators for b in blocks)
+            what = f" (each a whole node{'' if with_devices else '; none has accelerators'})"
         else:
-            what = " (each a whole node)" if self.whole else ""
+            what = ""
         return f"{group.label}: {ranks} on {noun} {nodes}{what}"
 
 

@@ -160,10 +160,13 @@ impl<'a> Resources<'a> {
         };
         let nodes: Vec<u32> = mine().map(|block| block.node().node_rank).collect();
         let noun = if nodes.len() == 1 { "node" } else { "nodes" };
+        let with_devices =
+            || group.hardware_type.is_some() || mine().any(|b| b.node().num_accelerators > 0);
         let what = match kind {
             Some(kind) => format!(" (each a {kind})"),
-            None if self.whole => " (each a whole node)".to_owned(),
-            None => String::new(),
+            None if !self.whole => String::new(),
+            None if with_devices() => " (each a whole node)".to_owned(),
+            None => " (each a whole node; none has accelerators)".to_owned(),
         };
         format!(
             "  {}: {ranks} on {noun} {}{what}",
