@@ -11,6 +11,7 @@ import pytest
 import ray
 
 from shoal import (
+    Channel,
     Cluster,
     ComponentPlacement,
     NodePlacementStrategy,
@@ -21,6 +22,7 @@ from shoal import (
 )
 from shoal.context import current
 from shoal.errors import (
+    ChannelClosed,
     ClusterConfigError,
     ClusterError,
     LaunchError,
@@ -477,6 +479,17 @@ def test_a_call_after_the_end_is_refused():
         call.wait()
     with pytest.raises(NotLaunchedError):
         Counter()
+
+
+def test_a_channel_says_after_the_end_that_its_job_has_ended():
+    with local_cluster():
+        channel = Channel.create("items")
+        waiting = channel.get(key="none", async_op=True)
+        channel.put(1)
+    uses = [channel.get, channel.qsize, lambda: channel.put(1), waiting.wait]
+    for use in uses:
+        with pytest.raises(ChannelClosed, match="'items' is gone: its job has ended"):
+            use()
 
 
 def test_two_clusters_at_once_are_refused(cluster):

@@ -38,7 +38,7 @@ from shoal.queues.protocol import (
 )
 from shoal.queues.settings import DROPPING, ChannelSettings
 from shoal.queues.usage import Counts
-from shoal.queues.wait import Queues
+from shoal.queues.wait import JOB_HAS_ENDED, Queues
 from shoal.shm.keys import canonical
 from shoal.shm.refusals import Refusal, timeout_error
 
@@ -126,6 +126,8 @@ class LocalQueues(Queues):
         self._most = _MANY
         self._warned = False
         self.is_closed = False
+        self.has_ended = False
+        """Whether the job of the channel has ended, which closes it."""
 
     @contextlib.contextmanager
     def _queue(self, key: Hashable) -> Iterator[_Queue]:
@@ -219,7 +221,7 @@ class LocalQueues(Queues):
 
     def _attempt_put(self, operation: str, queue: _Queue, item: _Item) -> None:
         if self.is_closed:
-            raise ChannelClosed(f"{operation}: {self._shown(queue.key)} is closed")
+            raise self._closed(operation, queue.key)
         limit, policy = queue.maxsize or self.settings.capacity, self.settings.policy
         if len(queue.items) >= limit:
             if policy not in DROPPING:
@@ -262,7 +264,7 @@ class LocalQueues(Queues):
     def reserve(self, key: Hashable, shape: tuple[int, ...], dtype: Any, _: Deadline) -> Any:
         """Return a new array, which a put passes on as it is."""
         if self.is_closed:
-            raise ChannelClosed(f"reserve: {self._shown(key)} is closed")
+            raise self._closed("reserve", key)
         return new_array(shape, dtype)
 
     # Gets.
@@ -310,8 +312,7 @@ class LocalQueues(Queues):
     def _attempt_take(self, queue: _Queue, want: Want) -> list[_Item]:
         if not queue.items:
             if self.is_closed:
-                where = self._shown(queue.key)
-                raise ChannelClosed(f"{want.operation}: {where} is closed and empty")
+                raise self._closed(want.operation, queue.key, " and empty")
             raise NotYet(NOTHING)
         batch = want.kind == "batch"
         needed = want.amount if want.least is None else want.least
@@ -415,6 +416,12 @@ class LocalQueues(Queues):
             oldest = time.monotonic() - queue.items[0].put_at if queue.items else 0.0
             waiting = len(queue.puts), len(queue.gets)
             return Counts(len(queue.items), 0, queue.num_put, queue.num_got, *waiting, oldest)
+
+    def _closed(self, operation: str, key: Hashable, more: str = "") -> ChannelClosed:
+        if self.has_ended:
+            name = self.settings.name
+            return ChannelClosed(f"{operation}: the channel {name!r} is gone: {JOB_HAS_ENDED}")
+        return ChannelClosed(f"{operation}: {self._shown(key)} is closed{more}")
 
     def is_empty(self) -> bool:
         """Return whether no key holds an item."""

@@ -70,8 +70,13 @@ class _Routes(Routes):
             self.network.note(settings.name, endpoint)
 
     def for_key(self, key: Hashable) -> Queues:
-        """Return the queues."""
+        """Return the queues.
+
+        Raises:
+            ChannelClosed: The cluster has ended.
+        """
         del key
+        self._check_job()
         return self._reached
 
     def queues_of(self, index: int) -> LocalQueues:
@@ -87,6 +92,12 @@ class _Routes(Routes):
             self.queues.close()
         if self._memory is not None:
             self._memory.close()
+
+    def end_with_job(self) -> None:
+        """Refuse all use from now on, and end the waits."""
+        self._end_with_job()
+        self.queues.has_ended = True
+        self.end(now=False)
 
     def folder(self) -> str:
         """Return a folder in shared memory, for weights; it is removed with the channel.
@@ -179,10 +190,10 @@ class LocalChannels:
             return known
 
     def close(self) -> None:
-        """Close all channels, which ends the waits for them."""
+        """End all channels with their job, which ends the waits for them."""
         with self._changed:
             for known in self._known.values():
-                known.end(now=False)
+                known.end_with_job()
             self._known.clear()
 
     def _live(self, name: str) -> _Routes | None:
