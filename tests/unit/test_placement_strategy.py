@@ -121,6 +121,11 @@ def test_node_placement_shares_nodes_and_sees_all_accelerators():
     assert older.get_placement(make_cluster([2, 2])) == placements
 
 
+def test_node_placement_refuses_a_negative_rank_when_it_is_made():
+    with pytest.raises(IndexError, match=r"node_ranks=\[0, -1\]: a node rank must be at least 0"):
+        NodePlacementStrategy([0, -1])
+
+
 def test_node_placement_without_accelerators():
     (one,) = NodePlacementStrategy([0], "node").get_placement(make_cluster([0]), False)
     assert (one.local_accelerator_rank, one.accelerator_type) == (-1, "NO_ACCEL")

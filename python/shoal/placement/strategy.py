@@ -18,7 +18,7 @@ from shoal._backend import (
     place_packed,
 )
 from shoal.config.entries import labels_of
-from shoal.errors import PlacementError, ShoalTypeError
+from shoal.errors import PlacementError, PlacementIndexError, ShoalTypeError
 from shoal.integers import as_ints
 from shoal.placement.groups import ClusterLike, find_groups
 from shoal.problems import shown
@@ -255,6 +255,7 @@ class NodePlacementStrategy(_SolvedStrategy):
 
     Raises:
         PlacementError: There are no processes.
+        PlacementIndexError: A node rank is negative.
         ShoalTypeError: The node ranks are not a list of integers.
     """
 
@@ -281,6 +282,11 @@ class NodePlacementStrategy(_SolvedStrategy):
         self._node_ranks = sorted(found)
         if not self._node_ranks:
             raise PlacementError("node_ranks must not be empty")
+        if self._node_ranks[0] < 0:
+            raise PlacementIndexError(
+                f"{name}: node_ranks={shown(ranks)}: a node rank must be at least 0, not "
+                f"{self._node_ranks[0]}"
+            )
 
     def _place(self, groups: list[NodeGroup], *, isolate: bool) -> Placements:
         return place_nodes(groups, self._node_ranks, isolate)
