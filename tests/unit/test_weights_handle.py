@@ -42,14 +42,16 @@ def test_a_name_that_exists_connects_or_is_an_error(weights):
     assert Weights.create("policy").newest == Version(1, 1)
     assert Weights.connect("policy").latest()["a"] == 1
     assert pickle.loads(pickle.dumps(weights)).newest == Version(1, 1)
-    text = r"the weights 'policy' exists, with keep=2 \(asked for: 3\); connect .* Weights.connect"
+    text = r"the weights 'policy' exist, with keep=2 \(asked for: 3\); connect to them with Weights.connect"
     with pytest.raises(WeightsExistsError, match=text):
         Weights.create("policy", keep=3)
     assert Weights.create("policy", node_rank=0).node_rank == 0
-    with pytest.raises(WeightsExistsError, match=r"with node_rank=0 \(asked for: 1\)"):
+    with pytest.raises(WeightsExistsError, match=r"exist, with node_rank=0 \(asked for: 1\)"):
         Weights.create("policy", node_rank=1)
     Channel.create("policy")  # weights and channels have names of their own
-    with pytest.raises(WeightsNotFoundError, match="no weights 'misspelt' in the job"):
+    with pytest.raises(
+        WeightsNotFoundError, match=r"no weights 'misspelt' in .*; they are created"
+    ):
         Weights.connect("misspelt")
     with pytest.raises(ShoalValueError, match="weights name 'a:b': expected a text"):
         Weights.create("a:b")

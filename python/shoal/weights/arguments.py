@@ -23,6 +23,17 @@ __all__ = [
     "worded",
 ]
 
+# What a text about one channel becomes in a text about weights.
+_PLURAL = (
+    ("Channel.", "Weights."),
+    (" exists, with", " exist, with"),
+    (" needs the names", " need the names"),
+    ("connect to it", "connect to them"),
+    (" it is ", " they are "),
+    (" it was ", " they were "),
+    (" its actor", " their actor"),
+)
+
 
 def check_name(name: Any) -> None:
     """Check the name of weights.
@@ -171,4 +182,6 @@ def worded(error: ChannelError, name: str) -> str:
     """Return the text of an error about the channel of weights, as one about the weights."""
     text = str(error).replace(f"the channel {PREFIX + name!r}", f"the weights {name!r}")
     text = text.replace(f"no channel {PREFIX + name!r}", f"no weights {name!r}")
-    return text.replace("Channel.", "Weights.")
+    for singular, plural in _PLURAL:
+        text = text.replace(singular, plural)
+    return text

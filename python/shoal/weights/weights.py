@@ -167,7 +167,7 @@ class Weights:
         weights = cls(checked_settings(found, name), routes)
         if node_rank is not None and node_rank != weights.node_rank:
             raise WeightsExistsError(
-                f"{describe_self()}: the weights {name!r} exists, with node_rank={weights.node_rank} (asked "
+                f"{describe_self()}: the weights {name!r} exist, with node_rank={weights.node_rank} (asked "
                 f"for: {node_rank}); connect to them with Weights.connect, or choose another name"
             )
         return weights
