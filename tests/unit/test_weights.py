@@ -118,8 +118,10 @@ def test_arrays_and_small_values_arrive(weights):
     assert snapshot["settings.rate"] == 0.1
     assert snapshot["settings"] == state["settings"]
     assert "settings.names" in snapshot
-    with pytest.raises(KeyError, match="misspelt"):
-        snapshot["misspelt"]
+    assert (snapshot.get("step", 0), snapshot.get("sclar"), snapshot.get("s", 1)) == (7, None, 1)
+    text = r"version 1\.1 of the weights 'policy' has no name 'sclar' \(names: \d+\); did you mean 'scalar'\?$"
+    with pytest.raises(KeyError, match=text):
+        snapshot["sclar"]
 
 
 def test_tensors_that_share_memory_share_it_in_a_snapshot(weights):

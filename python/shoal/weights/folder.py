@@ -232,7 +232,7 @@ class VersionFolder:
             record(self.folder, part.version, memory)
         owner = owner_of(description)
         devices = [] if owner is None else open_devices(owner, version, self.name, memories[0])
-        return Snapshot(version, description, [*memories, *devices])
+        return Snapshot(version, description, [*memories, *devices], self.name)
 
     def _mapped(self, path: Path) -> memoryview:
         keep = self.control.keeps_descriptors

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from shoal.errors import ShoalValueError, WeightsCorruptError
+from shoal.errors import ShoalValueError, WeightsCorruptError, WeightsError
+from shoal.nearest import did_you_mean
 from shoal.weights.description import Description, Leaf, OnDevice, names_of, view
 from shoal.weights.device_memory import Devices, owner_of
 from shoal.weights.hashing import digests_of
@@ -11,6 +12,12 @@ from shoal.weights.loading import LoadReport, differing, load
 from shoal.weights.version import Version
 
 __all__ = ["Snapshot"]
+
+
+class _UnknownNameError(WeightsError, KeyError):
+    """A snapshot has nothing of a name; callers expect a `KeyError`."""
+
+    __str__ = Exception.__str__
 
 
 class Snapshot(Mapping[str, Any]):
@@ -35,8 +42,10 @@ class Snapshot(Mapping[str, Any]):
         version: Version,
         description: Description,
         memories: Sequence[memoryview | Devices],
+        weights: str,
     ) -> None:
         self.version = version
+        self._weights = weights
         self.nbytes = sum(block.size for block in description.blocks)
         self.description = description
         self._entries = description.entries
@@ -46,13 +55,23 @@ class Snapshot(Mapping[str, Any]):
         self._storages: dict[int, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
+        found = self.get(name, self)
+        if found is self:
+            raise _UnknownNameError(
+                f"version {self.version} of {self._weights} has no name {name!r} (names: {len(self)})"
+                f"{did_you_mean(str(name), self)}"
+            )
+        return found
+
+    def get(self, name: str, /, default: Any = None) -> Any:
+        """Same as `snapshot[name]`, but return `default` for an unknown name."""
         self.check()
         found = self._views.get(name)
         if found is not None:
             return found
         entry = self._entries.get(name)
         if entry is None:
-            return self._below(name)
+            return self._below(name) or default
         if isinstance(entry, Leaf):
             found = view(entry, name, self.block(entry.block), self._storages)
             return self._views.setdefault(name, found)
@@ -81,12 +100,9 @@ class Snapshot(Mapping[str, Any]):
 
     def _below(self, name: str) -> dict[str, Any]:
         prefix = f"{name}."
-        found = {
+        return {
             other[len(prefix) :]: self[other] for other in self._entries if other.startswith(prefix)
         }
-        if not found:
-            raise KeyError(name)
-        return found
 
     def is_tensor(self, name: str) -> bool:
         """Whether a name is that of a tensor or an array, not of a small value."""
