@@ -68,13 +68,30 @@ def test_a_log_line_says_what_the_awaited_process_does(caplog, others):
     others(process("actor:0", status="dead"))
     assert remark() == "; actor:0 is dead"
     others(process("actor:0", call("f", 70, recv(60, "b:0"))), process("b:0", call("train", 61)))
-    assert remark() == "; b:0 has been in `train` for 61 s"
+    assert remark() == "; actor:0 waits 60 s in `recv` for b:0; b:0 has been in `train` for 61 s"
     others(
         process("actor:0", call("f", 70, recv(60, "b:0"))),
         process("b:0", call("g", 70, recv(61, "actor:0"))),
     )
     assert remark() == (
         "; in a circle: actor:0 waits 60 s in `recv` for b:0; b:0 waits 61 s in `recv` for actor:0"
+    )
+
+
+def test_a_log_line_says_for_what_the_awaited_ranks_wait_that_nothing_explains(caplog, others):
+    now = time.monotonic()
+    gets = Activity("wait", "get", "", (), 0, now - 60, 7, channel="items")
+    latest = Activity("wait", "latest", "the weights 'w'", (), 0, now - 50, 7)
+    others(
+        process("driver"),
+        *(process(f"a:{rank}", call("f", 70, gets)) for rank in range(3)),
+        process("a:3", call("f", 70, latest)),
+    )
+    assert remark_on(caplog, peers=lambda: ["a:0", "a:1", "a:2"]) == (
+        "; a:0 waits 60 s in get for an item of channel 'items'; a:1 and a:2 wait in `get`"
+    )
+    assert (
+        remark_on(caplog, peers=lambda: ["a:3"]) == "; a:3 waits 50 s in `latest` (the weights 'w')"
     )
 
 

@@ -115,6 +115,20 @@ def test_a_long_wait_names_the_failures_that_were_not_waited_for(pair, log):
     assert "failed before" not in wait_line(log)
 
 
+def test_the_deadline_of_a_wait_says_what_a_log_line_would_say(pair, timing, monkeypatch):
+    timing("worker", polls_s=0.1)
+    remarks = [lambda wait: f"{wait.activity().peers} waits in `recv`"]
+    monkeypatch.setattr("shoal.long_wait_hooks._remarks", remarks)
+    waiting = pair.execute_on(1).wait_for_go()
+    with pytest.raises(ShoalTimeoutError, match=r" 0\.1 s; \('pair:1',\) waits in `recv`$"):
+        waiting.wait(timeout=0.1)
+    with pytest.raises(ShoalTimeoutError, match=r" 0\.1 s; \('pair:1',\) waits in `recv`$"):
+        asyncio.run(waiting.async_wait(timeout=0.1))
+    with pytest.raises(ShoalTimeoutError, match=r" 0\.01 s$"):
+        waiting.wait(timeout=0.01)
+    pair.go_on().wait()
+
+
 def test_a_failure_that_is_waited_for_is_only_raised(pair, log):
     with pytest.raises(KeyError):
         pair.execute_on(0).fail().wait()

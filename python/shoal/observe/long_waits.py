@@ -11,7 +11,7 @@ from pathlib import Path
 from shoal.context import describe_self
 from shoal.deadline import LongWait, hang_limit
 from shoal.observe.causes import find_causes
-from shoal.observe.sentences import describe_culprit, diagnose
+from shoal.observe.sentences import describe_culprit, describe_waits, diagnose
 from shoal.reused_threads import run_in_thread
 from shoal.state import Activity, ProcessState, claim_report, job_folder, read_pages
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("shoal")
 
 
 def describe_others(wait: LongWait) -> str:
-    """Name the process that keeps a wait from ending, and what it does; empty if none is known."""
+    """Say for what the awaited processes wait, and what keeps the wait from ending, as far as known."""
     folder, shown = job_folder(), wait.activity()
     if folder is None or not (shown.peers or shown.channel):
         return ""
@@ -35,7 +35,12 @@ def describe_others(wait: LongWait) -> str:
     call = Activity("call", "", "", (), 0, shown.since, 0, (shown,))
     states = [*read_pages(folder), ProcessState(_WAIT, 0, 0, 0, -1, "running", (call,), 0)]
     now = time.monotonic()
-    return describe_culprit(find_causes(states, None, now + hang_limit()), _WAIT, now)
+    culprit = describe_culprit(find_causes(states, None, now + hang_limit()), _WAIT, now)
+    waits = describe_waits(states, shown.peers, now)
+    name = waits.partition(" waits ")[0]
+    if f"{name} waits " in culprit:  # a circle, of which it is a part
+        return culprit
+    return "; ".join(filter(None, (waits, culprit)))
 
 
 def report_job(_: LongWait) -> str:

@@ -8,7 +8,7 @@ from shoal.observe.causes import Cause, find_causes
 from shoal.observe.graph import waits_for_room
 from shoal.state import Activity, ProcessState
 
-__all__ = ["Finding", "age", "describe_culprit", "diagnose"]
+__all__ = ["Finding", "age", "describe_culprit", "describe_waits", "diagnose"]
 
 _SHOWN_S = 1.0
 """Waits of fewer seconds are left out: a job is full of them."""
@@ -90,6 +90,28 @@ def describe_culprit(causes: Iterable[Cause], address: str, now: float) -> str:
         elif cause.kind not in ("unused", "waiting") and not _is_manager(cause):
             return f"{_names(cause.addresses)} {_does(cause, now)}"
     return ""
+
+
+def describe_waits(states: Iterable[ProcessState], addresses: Collection[str], now: float) -> str:
+    """Say for what processes wait in their calls; empty if none of them is seen to wait.
+
+    Args:
+        states: The processes of their job.
+        addresses: The processes.
+        now: When they were read, as `time.monotonic()` of the node.
+    """
+    found = {
+        state.address: wait
+        for state in states
+        if state.address in addresses and state.status == "running"
+        for call in state.calls
+        for wait in call.inside
+    }
+    if not found:
+        return ""
+    first = min(found, key=lambda name: found[name].since)
+    wait = found.pop(first)
+    return f"{_waits_for(first, wait, now)}{_likewise(found)}"
 
 
 def _is_manager(cause: Cause) -> bool:
@@ -177,13 +199,17 @@ def _waits_on(name: str, wait: Activity, now: float) -> str:
 
 def _waits(name: str, wait: Activity, now: float) -> str:
     """Say for what a process waits, without the reason."""
-    ends = ""
+    ends = "" if wait.channel or wait.peers else ", which names no process"
     if math.isfinite(wait.until):
-        ends = f", for at most {age(wait.until - now)} more"
+        ends += f", for at most {age(wait.until - now)} more"
+    return f"{_waits_for(name, wait, now)}{ends}"
+
+
+def _waits_for(name: str, wait: Activity, now: float) -> str:
     if wait.channel:
-        return f"{_waits_on(name, wait, now)}{ends}"
-    peers = f" {_of(wait)} {_names(wait.peers)}" if wait.peers else ", which names no process"
-    return f"{name} waits {age(now - wait.since)} {_what(wait)}{peers}{ends}"
+        return _waits_on(name, wait, now)
+    peers = f" {_of(wait)} {_names(wait.peers)}" if wait.peers else ""
+    return f"{name} waits {age(now - wait.since)} {_what(wait)}{peers}"
 
 
 def _what(wait: Activity) -> str:

@@ -19,6 +19,7 @@ from shoal.errors import (
     ShoalValueError,
     WorkerGroupError,
 )
+from shoal.long_wait_hooks import remarks_on
 from shoal.worker import timing
 from shoal.worker.failures import GroupCall, describe_not_waited_for
 
@@ -100,7 +101,7 @@ class WorkerGroupFuncResult:
                 if at_most <= 0 or (deadline.expired and call.failed()):
                     break
                 if deadline.expired:
-                    raise self._timed_out(pending, deadline)
+                    raise self._timed_out(pending, log)
                 self._check_ray()
                 # Within the grace, which ends by itself, no line is due.
                 step = log.step() if math.isinf(at_most) else min(at_most, deadline.remaining)
@@ -130,7 +131,7 @@ class WorkerGroupFuncResult:
                     if at_most <= 0 or (deadline.expired and call.failed()):
                         break
                     if deadline.expired:
-                        raise self._timed_out(pending, deadline)
+                        raise self._timed_out(pending, log)
                     self._check_ray()
                     step = min(log.step(at_most), timing.TIMING.recheck_s)
                     with suppress(TimeoutError):
@@ -216,9 +217,12 @@ class WorkerGroupFuncResult:
         ranks = ", ".join(str(self._call.ranks[i]) for i in indices)
         return f"{self._call.group} rank{'s' if ',' in ranks else ''} {ranks}"
 
-    def _timed_out(self, pending: Iterable[int], deadline: Deadline) -> ShoalTimeoutError:
-        cause = describe_not_waited_for()
-        return timed_out(self._call.name, self._peers(pending), deadline, cause)
+    def _timed_out(self, pending: Iterable[int], log: LongWait) -> ShoalTimeoutError:
+        deadline = log.deadline
+        polls = deadline.timeout < timing.TIMING.polls_s
+        remarks = [describe_not_waited_for()] if polls else remarks_on(log)
+        causes = "; ".join(filter(None, remarks))
+        return timed_out(self._call.name, self._peers(pending), deadline, causes)
 
     def _grace_left(self) -> float:
         """Return the seconds that the other ranks have left after the first failure."""

@@ -41,6 +41,8 @@ class WorkerTiming:
     """Within which one `ray.get` waits for all ranks; then each rank is watched by itself."""
     recheck_s: float = 1.0
     """After which a wait looks whether the cluster still exists."""
+    polls_s: float = 1.0
+    """Timeouts of fewer seconds belong to a program that polls: their errors read no state pages."""
 
 
 TIMING = WorkerTiming()
