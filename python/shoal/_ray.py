@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ __all__ = [
     "LOST",
     "NAME_TAKEN",
     "aget",
+    "cause_of_death",
     "check_fork",
     "exit_by_signal",
     "fetch",
@@ -63,6 +65,12 @@ LOST = (RayActorError, RaySystemError, ObjectLostError, *_NODE_LOST)
 
 # Raised by Ray if the name of a new actor is taken; older versions raise a plain ValueError.
 NAME_TAKEN: type[ValueError] = getattr(ray.exceptions, "ActorAlreadyExistsError", ValueError)
+
+# Which process a dead actor was, and how it ended, in Ray's text; the end goes on with guesses.
+_DEATH = re.compile(
+    r"\n\tpid: (\d+)\n(?:\t.*\n)*?\tip: (\S+)\n(?:\t.*\n)*"
+    r"(?:The actor is dead because )?(.+?)(?: Some common causes include.*)?(?:\n|$)"
+)
 
 _RECHECK_S = 1.0
 """Seconds after which a wait checks that this process is still connected to Ray."""
@@ -159,9 +167,23 @@ def fetch(ref: Any, seconds: float) -> Any:
             raise GetTimeoutError(f"no answer within {seconds:.3g} s")
 
 
+def cause_of_death(error: object, node: Callable[[str], str] = str) -> str:
+    """Name the process of an actor that died, its node, and what Ray says of its end, in one line.
+
+    Args:
+        error: Ray's error; of any other text the first line is returned.
+        node: Returns the name of a node by its address.
+    """
+    found = _DEATH.search(str(error))
+    if found is None:
+        return first_line(error)
+    pid, ip, end = found.groups()
+    return f"process {pid} on {node(ip)}: {end}"
+
+
 def lost(what: str, peer: str, deadline: Deadline, reason: object = None) -> PeerLostError:
     """Return the error for a peer that died during a wait."""
-    detail = f" ({first_line(reason)})" if reason else ""
+    detail = f" ({cause_of_death(reason)})" if reason else ""
     return PeerLostError(
         f"{describe_self()}: {what}: {peer} died or cannot be reached, after "
         f"{deadline.elapsed:.1f} s of waiting{detail}"

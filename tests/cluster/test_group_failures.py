@@ -250,7 +250,9 @@ def test_a_killed_worker_is_noticed(launch):
     assert info.value.ranks == (1,)
     (error,) = info.value.exceptions
     assert type(error) is PeerLostError
-    assert "killed:1 died before killed.sleep ended" in str(error)
+    process = f"killed:1 died before killed.sleep ended: process {victim} on node 0 ("
+    assert str(error).startswith(process)
+    assert "its worker process has died. Worker exit type: " in str(error)
 
     with pytest.raises(PeerLostError, match=r"killed:1 died before killed\.rank ended"):
         group.execute_on(1).rank().wait()

@@ -2,12 +2,15 @@
 
 import threading
 from collections import deque
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
+from ray.exceptions import RayActorError
 
 from shoal import Cluster
-from shoal._ray import use_runtime
+from shoal._ray import lost, use_runtime
+from shoal.deadline import Deadline
 from shoal.worker import failures
 from support.processes import in_a_child, until
 
@@ -74,6 +77,38 @@ def test_results_that_are_dropped_while_the_cluster_ends_are_not_watched(
     call.watch = lambda: watched.append("g.step")
     call.drop()
     assert bool(watched) is not is_ending
+
+
+RAY = """The actor died unexpectedly before finishing this task.
+\tclass_name: Env
+\tpid: 412
+\tname: g:0
+\tip: 10.0.0.2
+The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Some common \
+causes include: (1) the process was killed
+The actor never ran - it was cancelled before it started running."""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (RAY, "process 412 on node 1 (10.0.0.2): its worker process has died. Worker exit type: SYSTEM_ERROR"),
+        (RAY.replace("0.2", "0.3"), "process 412 on 10.0.0.3: its worker process has died."),
+        ("The actor died because its owner has died.\nMore", "The actor died because its owner has died."),
+    ],
+)  # fmt: skip
+def test_the_death_of_a_worker_names_its_process_its_node_and_the_reason(cluster_is, text, says):
+    node = SimpleNamespace(node_rank=1, node_ip="10.0.0.2")
+    cluster_is(SimpleNamespace(is_ending=False, nodes=[node]))
+    future = Future()
+    call = failures.GroupCall(
+        "g", "f", [SimpleNamespace(future=lambda: future)], [0], is_quiet=True
+    )
+    call.watch()
+    future.set_exception(RayActorError(error_msg=text))
+    assert call.replies[0].text.startswith(f"g:0 died before g.f ended: {says}")
+    assert "\n" not in call.replies[0].text
+    assert "common" not in str(lost("get", "g:0", Deadline(1), RayActorError(error_msg=text)))
 
 
 def test_a_call_at_a_limit_of_threads_is_watched_later(monkeypatch, cluster_is):

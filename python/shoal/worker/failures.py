@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from shoal._ray import in_process, runtime, waits_outside_ray
+from shoal._ray import cause_of_death, in_process, runtime, waits_outside_ray
 from shoal.bootstrap.call_value import CallValue
 from shoal.bootstrap.failure import Failure
 from shoal.cluster import Cluster
@@ -253,7 +253,7 @@ class GroupCall:
         if isinstance(error, RayActorError) and _is_ending():
             cause = ClusterError(f"{self.name}: the cluster was shut down before the call ended")
         elif isinstance(error, RayActorError):
-            reason = next(iter(str(error).splitlines()), "")
+            reason = cause_of_death(error, _node)
             cause = PeerLostError(f"{address} died before {self.name} ended: {reason}")
         elif isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
             cause = error.cause
@@ -359,6 +359,15 @@ def _job() -> Any:
     local = in_process()
     # Not its id, which a later cluster may have again.
     return connection() if local is None else weakref.ref(local)
+
+
+def _node(ip: str) -> str:
+    """Name the node at an address, with its rank if this process knows it."""
+    cluster = getattr(Cluster, "_instance", None)
+    known = () if cluster is None else cluster.nodes
+    ranks = [str(node.node_rank) for node in known if node.node_ip == ip]
+    # In a test, several nodes may be on one machine.
+    return f"node {' or '.join(ranks)} ({ip})" if ranks else ip
 
 
 def _is_ending() -> bool:
