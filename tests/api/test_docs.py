@@ -238,6 +238,7 @@ def test_the_first_column_of_a_table_has_all_that_the_code_has(name, header, in_
 
 
 WAYS = "What runs on which transport"
+LINES = "Log lines of a worker"
 ACTIONS = [action.name for action in RolloutAction if action is not RolloutAction.Default]
 PLANNED = (PlannedComponent, PlannedDevice, PlannedNode, PlannedProcess, Totals, Change)
 OPTIONS = ("html", "diff", "live", "inventory", "nodes")
@@ -248,6 +249,7 @@ OPTIONS = ("html", "diff", "live", "inventory", "nodes")
     [
         ("communication", "Broadcasts", [f"From {RING_FROM} further nodes on"]),
         ("communication", WAYS, [f"{MOST_MESSAGES} messages or {MOST_BYTES >> 20} MiB"]),
+        ("cluster", LINES, [f"self.{name}(" for name in public(Worker) if name.startswith("log_")]),
         ("dynamic_scheduler", None, [f"{name}`" for name in ACTIONS]),
         ("dynamic_scheduler", "Settings", in_backticks("cluster.scheduler_timeout")),
         ("dynamic_scheduler", "Settings", in_backticks("cluster.use_pre_process_policy")),
@@ -302,6 +304,13 @@ def test_cluster_has_all_variables_with_their_defaults():
     assert named.pop("TIMEOUT") == "three hours"
     assert f"`RLINF_TIMEOUT` is in minutes (`{DEFAULT_SYS_ENV_VAR['TIMEOUT']}`)" in table
     assert named == {k: v for k, v in DEFAULT_SYS_ENV_VAR.items() if k != "TIMEOUT"}
+
+
+def test_cluster_shows_the_log_lines_of_a_worker(capsys):
+    (program,), (text,) = (blocks(guide("cluster", LINES), kind) for kind in ("python", "text"))
+    run(program)
+    lines = re.sub(r"\d\d:\d\d:\d\d", "20:04:02", capsys.readouterr().out)
+    assert sorted(re.sub(r"\]\[.*:", "][sim.py:", lines).splitlines()) == text.splitlines()
 
 
 def test_cluster_has_the_values_that_send_nothing(monkeypatch):
