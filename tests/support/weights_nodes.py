@@ -92,8 +92,8 @@ class Nodes:
     def start(self, target, *args, **options):
         """Start a thread, whose end `close` awaits."""
         thread = threading.Thread(target=target, args=args, kwargs=options)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)  # afterwards, so that those in the list were alive
 
     def publish(self, state):
         return self.home.publish(StateLayout(state), None, Deadline(DEADLINE_S))
