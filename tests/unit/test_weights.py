@@ -273,6 +273,22 @@ def test_latest_waits_for_a_version_that_is_new_enough(weights):
     assert reading.result(DEADLINE_S).version == Version(2, 1)
 
 
+def test_who_published_the_newest_version_is_read_once_and_ends_no_wait(weights, monkeypatch):
+    weights.publish({"a": 1})
+    described = weights.store.described
+    results = iter([OSError(errno.EMFILE, "too many open files"), described])
+
+    def next_result(version):
+        result = next(results)
+        if isinstance(result, OSError):
+            raise result
+        return result(version)
+
+    monkeypatch.setattr(weights.store, "described", next_result)
+    texts = [weights.store._last() for _ in range(3)]
+    assert ["published by" in text for text in texts] == [False, True, True]
+
+
 def test_close_ends_waits_with_its_reason_and_leaves_the_last_version(weights):
     reading = in_thread(weights.latest, weights.publish({"a": 1}))
     Shared(weights.folder).store.close("training has converged")

@@ -123,6 +123,11 @@ def test_a_part_that_does_not_come_is_named(store):
     # The part was taken back, so that it can be published again.
     ends = [start(store, {str(rank): 3}, VersionPart(2, rank, 2)) for rank in range(2)]
     assert {end() for end in ends} == {Version(1, 2)}
+    assert store._last().endswith("on node 0 and 1 other")
+    # Nobody has published a part of a version that is whole.
+    store.publish(StateLayout({"0": 4}), 3, Deadline(DEADLINE_S))
+    with pytest.raises(ShoalTimeoutError, match="waits for part 0: no end of it"):
+        publish(store, {"1": 5}, VersionPart(4, 1, 2), timeout=0.3)
 
 
 def test_a_repeated_part_or_name_and_another_size_are_refused(weights_folder, store):

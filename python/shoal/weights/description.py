@@ -101,7 +101,7 @@ class Description(NamedTuple):
         blocks: The blocks.
         entries: The leaves and values by name, in the order of the state.
         digests: The digest of each block; None for one that has none.
-        notes: Facts that publishers tell others, such as `who` published each part.
+        notes: Facts that publishers tell others, such as `who` published each part, or the whole (None).
     """
 
     files: tuple[FilePart, ...]

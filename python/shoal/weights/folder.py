@@ -56,6 +56,7 @@ from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import (
     ChannelNotFoundError,
+    ShoalError,
     ShoalTimeoutError,
     WeightsClosed,
     WeightsCorruptError,
@@ -98,6 +99,7 @@ class VersionFolder:
         self._is_alone = True
         self._seen: weakref.ref[Snapshot] | None = None
         self._files_of: dict[Version, tuple[FilePart, ...]] = {}
+        self._publishers: dict[Version, dict[int | None, str]] = {}
 
     @property
     def follows(self) -> bool:
@@ -186,12 +188,18 @@ class VersionFolder:
         newest = self.control.newest
         if newest is None:
             return "none was published"
-        who: list[str] = []
-        if not is_polled:
-            with contextlib.suppress(FileNotFoundError, WeightsCorruptError):  # retired meanwhile
-                who += read_file(self.path_of("v", newest)).notes.get("who", {}).values()
-        others = f" and {len(who) - 1} others" if len(who) > 1 else ""
+        who = [] if is_polled else list(self.publishers(newest).values())
+        more = len(who) - 1
+        others = f" and {more} other{'s' if more > 1 else ''}" if more > 0 else ""
         return f"the newest is {newest}" + (f", published by {who[0]}{others}" if who else "")
+
+    def publishers(self, version: Version) -> dict[int | None, str]:
+        """Return who published each part of a version, or the whole (None); empty if not known."""
+        if version not in self._publishers:  # read once: a wait may be described again and again
+            # It may be retired meanwhile, or there are too many open files: no wait ends by that.
+            with contextlib.suppress(OSError, ShoalError):
+                self._publishers = {version: self.described(version).notes.get("who", {})}
+        return self._publishers.get(version, {})
 
     def newest(self) -> Version | None:
         """Return the newest version that this node has heard of; None for none.

@@ -282,11 +282,8 @@ def _parts_of(store: Store, part: VersionPart) -> list[PartFile]:
 def _missing(store: Store, part: VersionPart) -> str:
     """Say which parts are not there, and who published them last."""
     there = {one.part.rank for one in _parts_of(store, part)}
-    known: dict[int, str] = {}
     newest = store.control.newest
-    if newest is not None:
-        with contextlib.suppress(FileNotFoundError):
-            known = store.described(newest).notes.get("who", {})
+    known = {} if newest is None else store.publishers(newest)
     shown = [
         f"part {rank}" + (f" (published last by {known[rank]})" if rank in known else "")
         for rank in range(part.size)

@@ -206,7 +206,7 @@ class Store(VersionFolder):
             if on_device:
                 release_devices()
                 shared, notes, memories = copy_to_devices(layout, version, self.name)
-            notes["who"] = {0: own_place()}
+            notes["who"] = {None: own_place()}  # of the whole, which has no parts
             placement = Placement(layout, FilePart(*version), shared, notes)
             file = self.take_file(placement.frame.nbytes)
             try:
