@@ -1,14 +1,19 @@
 """Failures as values: the parts of an exception that reach another process."""
 
+import asyncio
 import pickle
 import re
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from shoal import NodePlacementStrategy
+from shoal import NodePlacementStrategy, WorkerAddress
 from shoal.bootstrap.failure import Failure
-from shoal.errors import RemoteError, ShoalTypeError
+from shoal.errors import RemoteError, ShoalError, ShoalTypeError
+from shoal.manager import DeviceLockManager
+from shoal.work import AsyncWork
+from shoal.worker import DeviceLock
 
 
 class ArgumentsError(Exception):
@@ -68,6 +73,22 @@ def test_the_place_of_an_error_of_shoal_is_the_line_that_called_it():
     with pytest.raises(ZeroDivisionError) as in_program:
         NodePlacementStrategy(1 // n for n in (0,))
     assert "in <genexpr>" in summary(in_program.value)
+
+
+def test_the_place_of_an_error_is_not_within_the_standard_library(monkeypatch):
+    monkeypatch.setattr(DeviceLockManager, "get_proxy", lambda: None)
+    info = SimpleNamespace(available_accelerators=[0])
+    lock = DeviceLock(SimpleNamespace(worker_info=info, worker_address=WorkerAddress("g", [2])))
+    with pytest.raises(ShoalError, match="Lock is not acquired") as refused:
+        lock.release()  # through `contextlib`
+
+    async def wait():
+        await asyncio.wait_for(AsyncWork().async_wait(), 0.01)
+
+    with pytest.raises(TimeoutError) as late:
+        asyncio.run(wait())
+    for error, place in ((refused.value, "in test_the_place"), (late.value, "in wait)")):
+        assert re.search(rf"\(\S+test_failure\.py:\d+ {re.escape(place)}", summary(error))
 
 
 def summary(error):

@@ -1,6 +1,8 @@
 """An exception as a value: captured in the process that raised it, rebuilt in the one that waits."""
 
+import asyncio
 import concurrent.futures
+import contextlib
 import os
 import time
 import traceback
@@ -18,11 +20,9 @@ __all__ = ["Failure"]
 
 # Maximum length of a message within one log line.
 _LINE = 300
-# The folders of the code between a user's line and the error that a call of shoal raises there.
-_INSIDE = tuple(
-    f"{Path(file).parent}{os.sep}"
-    for file in (Path(__file__).parent, ray.__file__, concurrent.futures.__file__)
-)
+# The code between a line of the user and the error that a call of shoal raises there: a file, and folders.
+_FILES = (Path(__file__).parent, ray.__file__, asyncio.__file__, concurrent.futures.__file__)
+_INSIDE = (contextlib.__file__, *(f"{Path(file).parent}{os.sep}" for file in _FILES))
 
 
 @dataclass(frozen=True)
