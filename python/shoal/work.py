@@ -428,15 +428,17 @@ class AsyncCollWork(AsyncWork):
     def _end(self) -> None:
         """End with the results of all works, or with the error of the first that has one."""
         # Not `work.result()`: no caller has received the results yet. Nor is an error raised here.
-        futures = [work.future for work in self._works]
-        for future in futures:
-            error = (
-                concurrent.futures.CancelledError() if future.cancelled() else future.exception()
-            )
+        results: list[Any] = []
+        for work in self._works:
+            try:
+                error = work.future.exception()
+            except concurrent.futures.CancelledError:
+                error = concurrent.futures.CancelledError()  # without this frame
             if error is not None:
                 fail(self.future, error)
                 return
-        fulfil(self.future, lambda: self._join([future.result() for future in futures]))
+            results.append(work.future.result())
+        fulfil(self.future, lambda: self._join(results))
 
     def _join(self, results: list[Any]) -> Any:
         return results[0] if len(results) == 1 else results

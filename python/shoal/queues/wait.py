@@ -10,7 +10,7 @@ from typing import Any
 from shoal.context import describe_self
 from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelClosed, ChannelError, ChannelFull, ShoalError
-from shoal.futures import Asking, AskingBy, done, ends_within, fail, fulfil, without_frames
+from shoal.futures import Asking, AskingBy, ends_within, fail, fulfil, without_frames
 from shoal.queues.order import Order, Pending
 from shoal.queues.protocol import Future, Got, Taken, Want, set_done
 from shoal.queues.settings import ChannelSettings
@@ -258,18 +258,19 @@ def in_two_steps(
         second: Starts the second step with the first one, once that has ended and was not cancelled.
         run: Runs the function that calls `second`, for one that may take long.
     """
-    step, no_step, asked = first, done(None), False
+    cancel_step: Callable[[], bool] = first.cancel
+    no_step, asked = bool, False  # `bool()` is False, as if the step had ended
 
     def cancel() -> None:
         nonlocal asked
         asked = True
-        step.cancel()
+        cancel_step()
 
     whole = AskingBy(cancel)
 
     def end(ended: Future) -> None:
-        nonlocal step
-        step = no_step  # else the futures keep each other, and the item, until a collection
+        nonlocal cancel_step
+        cancel_step = no_step  # else the futures keep each other, and the item, until a collection
         if ended.cancelled():
             whole.end()
         elif (error := ended.exception()) is not None:
@@ -278,10 +279,11 @@ def in_two_steps(
             fulfil(whole, ended.result)
 
     def go_on(ended: Future) -> None:
-        nonlocal step
-        step = no_step
+        nonlocal cancel_step
+        cancel_step = no_step
         try:
             step = second(ended)
+            cancel_step = step.cancel
         except BaseException as error:  # noqa: BLE001  (an error is the result)
             fail(whole, named(without_frames(error)))
         else:
