@@ -332,7 +332,7 @@ def test_groups_shows_the_lines_that_are_logged(caplog):
     first, second, *_ = caplog.records[0].getMessage().splitlines()
     line, wait, last = blocks_of("groups", "text")
     assert f"{first}\n{second}\n" == line.rsplit("  ...", 1)[0]
-    assert wait.rstrip().endswith(f"failed before, and not waited for: {first}")
+    assert wait.rstrip().endswith(f"failed before, and not raised so far: {first}")
     assert f"shoal: the job was stopped: {first}\n" == last
 
 

@@ -92,15 +92,15 @@ def test_a_failure_is_logged_when_it_arrives_although_the_handle_is_held(pair, l
     assert len(errors(log)) == 2
 
 
-def test_a_long_wait_names_the_failures_that_were_not_waited_for(pair, log):
+def test_a_long_wait_names_the_failures_that_were_not_raised(pair, log):
     handle = pair.execute_on(1).fail("unseen")
     until(lambda: errors(log))
     assert (
-        "failed before, and not waited for: pair.fail failed on rank 1 (pair:1): KeyError: 'unseen'"
+        "failed before, and not raised so far: pair.fail failed on rank 1 (pair:1): KeyError: 'unseen'"
     ) in wait_line(log)
     waiting = pair.execute_on(0).wait_for_go()
     with pytest.raises(
-        ShoalTimeoutError, match=r" 0 s; failed before, and not waited for: pair\.f"
+        ShoalTimeoutError, match=r" 0 s; failed before, and not raised so far: pair\.f"
     ):
         waiting.wait(timeout=0)
     pair.go_on().wait()
@@ -142,9 +142,11 @@ def test_a_wait_for_all_ranks_waits_for_them_and_logs_the_first_failure_at_once(
     waiting = in_thread(pair.fail_on_0().wait, all=True)
     until(lambda: errors(log))
     assert "pair.fail_on_0 failed on rank 0" in errors(log)[0]
+    assert "failed before, and not raised so far: pair.fail_on_0 failed on rank 0" in wait_line(log)
     pair.go_on().wait()
     with pytest.raises(WorkerGroupError) as caught:
         waiting.result(30)
+    assert "failed before" not in wait_line(log)
     assert caught.value.ranks == (0,)
     assert "still ran" not in str(caught.value)
 

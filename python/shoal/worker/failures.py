@@ -27,7 +27,7 @@ from shoal.long_wait_hooks import annotate_waits
 from shoal.manager.base import connection
 from shoal.worker import timing
 
-__all__ = ["GroupCall", "describe_not_waited_for", "forget_failures"]
+__all__ = ["GroupCall", "describe_not_raised", "forget_failures"]
 
 _log = logging.getLogger("shoal")
 
@@ -146,7 +146,7 @@ class GroupCall:
         with _lock:
             for index in self.failed():
                 self._told.add(index)
-                _not_waited_for.pop((self._number, index), None)
+                _not_raised.pop((self._number, index), None)
 
     def take_at_once(self, seconds: float) -> None:
         """Take all replies in one step, if they arrive within this time and all ranks live.
@@ -289,9 +289,9 @@ class GroupCall:
             if index in self._told:
                 return
             self._told.add(index)
-            _not_waited_for[self._number, index] = _Kept(self.group, line, job)
-            while len(_not_waited_for) > _KEPT:
-                _not_waited_for.popitem(last=False)
+            _not_raised[self._number, index] = _Kept(self.group, line, job)
+            while len(_not_raised) > _KEPT:
+                _not_raised.popitem(last=False)
             detail = "" if _was_shown(failure) else f"\n{failure.traceback_text}"
         _log.error("%s%s", line, detail.rstrip())
         if self._stops:
@@ -307,7 +307,7 @@ class GroupCall:
 
 
 class _Kept(NamedTuple):
-    """A failure that was not waited for: the group, the log line and the job of its call."""
+    """A failure that was not raised: the group, the log line and the job of its call."""
 
     group: str
     line: str
@@ -317,7 +317,7 @@ class _Kept(NamedTuple):
 _numbers = itertools.count()
 # Reentrant: a result that is deleted while this thread has the lock may log its failures.
 _lock = threading.RLock()
-_not_waited_for: OrderedDict[tuple[int, int], _Kept] = OrderedDict()
+_not_raised: OrderedDict[tuple[int, int], _Kept] = OrderedDict()
 _shown: deque[tuple[str, float] | str] = deque(maxlen=_KEPT)
 _new: deque[GroupCall] = deque()
 _wake = threading.Event()
@@ -327,8 +327,8 @@ _watcher: threading.Thread | None = None
 def forget_failures(group: str) -> None:
     """Name the failures of a group no more in the log lines of waits: the group was closed."""
     with _lock:
-        for key in [k for k, kept in _not_waited_for.items() if kept.group == group]:
-            del _not_waited_for[key]
+        for key in [k for k, kept in _not_raised.items() if kept.group == group]:
+            del _not_raised[key]
 
 
 def _was_shown(failure: Failure) -> bool:
@@ -343,15 +343,15 @@ def _was_shown(failure: Failure) -> bool:
     return known
 
 
-def describe_not_waited_for(_: Any = None) -> str:
-    """Name the failures of this job that no code has waited for; empty for none."""
+def describe_not_raised(_: Any = None) -> str:
+    """Name the failures of this job that no wait has raised so far; empty for none."""
     job = _job()
     with _lock:
-        lines = [kept.line for kept in _not_waited_for.values() if kept.job == job]
+        lines = [kept.line for kept in _not_raised.values() if kept.job == job]
     if not lines:
         return ""
     more = f", and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
-    return f"failed before, and not waited for: {'; '.join(lines[:_NAMED])}{more}"
+    return f"failed before, and not raised so far: {'; '.join(lines[:_NAMED])}{more}"
 
 
 def _job() -> Any:
@@ -449,8 +449,8 @@ def _await_end() -> None:
 def _forget() -> None:
     global _lock, _new, _wake, _watcher
     _lock, _new, _wake, _watcher = threading.RLock(), deque(), threading.Event(), None
-    _not_waited_for.clear()
+    _not_raised.clear()
 
 
-annotate_waits(describe_not_waited_for)
+annotate_waits(describe_not_raised)
 in_child(ChildStage.FORGET, _forget)

@@ -21,7 +21,7 @@ from shoal.errors import (
 )
 from shoal.long_wait_hooks import remarks_on
 from shoal.worker import timing
-from shoal.worker.failures import GroupCall, describe_not_waited_for
+from shoal.worker.failures import GroupCall, describe_not_raised
 
 __all__ = ["WorkerGroupFuncResult"]
 
@@ -220,7 +220,7 @@ class WorkerGroupFuncResult:
     def _timed_out(self, pending: Iterable[int], log: LongWait) -> ShoalTimeoutError:
         deadline = log.deadline
         polls = deadline.timeout < timing.TIMING.polls_s
-        remarks = [describe_not_waited_for()] if polls else remarks_on(log)
+        remarks = [describe_not_raised()] if polls else remarks_on(log)
         causes = "; ".join(filter(None, remarks))
         return timed_out(self._call.name, self._peers(pending), deadline, causes)
 
