@@ -57,6 +57,16 @@ def test_a_name_that_exists_connects_or_is_an_error(weights):
         Weights.create("a:b")
 
 
+def test_a_publish_for_which_no_thread_starts_holds_up_no_later_one(weights, monkeypatch):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("shoal.weights.weights.run_in_thread", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        weights.publish({"a": 1}, async_op=True)
+    assert weights.publish({"a": 2}, timeout=1) == Version(1, 1)
+
+
 @pytest.fixture
 def with_home(weights, monkeypatch):
     """Make a handle on a node whose weights are published on another one, or nowhere yet."""

@@ -328,7 +328,11 @@ class Weights:
                 return publish()
             finally:
                 future.set_result(None)  # not the error, whose frames refer to the future
-        run_in_thread(partial(fulfil, future, publish))
+        try:
+            run_in_thread(partial(fulfil, future, publish))
+        except RuntimeError:  # no thread can be started
+            future.cancel()  # the next publish does not wait for it
+            raise
         return AsyncWork(future, f"publish of {store.name}")
 
     @overload
