@@ -23,13 +23,15 @@ from shoal.collective.inbox import Inbox
 from shoal.collective.message import expects_object
 from shoal.collective.outbox import _Sending
 from shoal.collective.pending_receive import PendingReceive
-from shoal.deadline import Deadline
+from shoal.deadline import Deadline, LongWait
 from shoal.errors import ChannelClosed, PeerLostError, ShoalTimeoutError
 from shoal.queues.local import LocalQueues
 from shoal.queues.settings import ChannelSettings
 from shoal.testing import local_cluster
+from shoal.testing.stall import StallMonitor, _Wait
 from shoal.work import AsyncCollWork, AsyncFuncWork, AsyncRouteWork, AsyncWork
 from shoal.worker.routing.route_queues import started
+from support.in_thread import in_thread
 from support.last_references import Large, check_that_its_caller_is_freed
 from support.processes import until
 
@@ -235,3 +237,25 @@ def test_the_detector_of_stalls_frees_what_was_waited_for():
         gone = weakref.ref(work.wait())
         del timer, work
         until(lambda: gone() is None)
+
+
+def test_the_detector_of_stalls_frees_a_wait_that_ends_after_its_lock(timing):
+    timing("testing", quiet_s=0.0)
+    monitor, went_on = StallMonitor(), []
+
+    class Ending:
+        """A wait that ends while it is looked at; at its end another thread needs the detector."""
+
+        @property
+        def deadline(self):
+            ends.clear()
+            return Deadline(0)
+
+        def __del__(self):
+            went_on.append(in_thread(monitor.submitted).result(1))
+
+    ends = [Ending()]
+    monitor._running[0] = 1
+    monitor._waits[0] = _Wait(weakref.ref(ends[0]), in_loop=False)
+    monitor.tick(LongWait(str, Deadline(60)))
+    assert went_on == [None]

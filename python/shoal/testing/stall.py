@@ -53,7 +53,7 @@ class StallMonitor:
     interval = timing.TIMING.interval_s
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # taken again if what is freed meanwhile waits at its end
         self._driver = threading.get_ident()
         self._known = set(threading.enumerate())
         self._running: dict[int, int] = {}
@@ -105,6 +105,9 @@ class StallMonitor:
         if wait.deadline.timeout <= timing.TIMING.slice_s:
             return
         me, now = threading.get_ident(), time.monotonic()
+        held: list[
+            LongWait | None
+        ] = []  # freed after the lock: what they refer to may wait at its end
         with self._lock:
             if me not in self._running and me != self._driver:
                 return
@@ -118,19 +121,21 @@ class StallMonitor:
             if now < self._expected or self._has_other_threads():
                 self._last_event = now
             elif not self._stalled:
-                self._find_stall(now)
+                self._find_stall(now, held)
             text = self._stalled.pop(me, None)
             if text is None:
                 return
-            del self._waits[me]
+            self._waits.pop(me, None)
+        del held  # which the error would keep
         raise StalledError(text)
 
-    def _find_stall(self, now: float) -> None:
+    def _find_stall(self, now: float, held: list[LongWait | None]) -> None:
         if self._driver not in self._waits or now - self._last_event < timing.TIMING.quiet_s:
             return  # the test goes on, and may end a wait
         members = [*self._running, self._driver]
         for found in map(self._waits.get, members):
             wait = None if found is None or found.in_loop else found.wait()
+            held.append(wait)
             if found is None or wait is None or wait.deadline.remaining <= timing.TIMING.soon_s:
                 return
             if sum(tick > self._last_event for tick in found.ticks) < _ENOUGH:
