@@ -20,7 +20,8 @@ def to_chrome(source: str | os.PathLike[str], target: str | os.PathLike[str] | N
     """Write a trace for Perfetto (https://ui.perfetto.dev) and `chrome://tracing`.
 
     The result has a row group for each process, the driver first, and a row for each thread. The
-    trace may be that of a job that runs or was killed: a line that is not complete is left out.
+    trace may be that of a job that runs or was killed: a line that is not complete is left out, unless
+    there is no other.
 
     Args:
         source: The file that the job's `Tracer` wrote (`cluster.tracer.output_file`).
