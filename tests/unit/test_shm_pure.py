@@ -33,7 +33,7 @@ from shoal.errors import (
 )
 from shoal.long_wait_hooks import remarks_on
 from support.in_thread import in_thread
-from support.processes import DEADLINE_S, run_program, start_program
+from support.processes import DEADLINE_S, in_a_child, run_program, start_program
 
 LARGE = np.zeros(100_000, "u1")
 
@@ -404,3 +404,137 @@ def test_a_full_queue_says_why_in_the_words_of_the_other_core(place, bounds, ite
         queue.put(item)
     assert queue._row.why_full(8).why().startswith(why)
     session.close()
+
+
+COMMITS = """
+import contextlib, sqlite3, sys
+db = sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None)
+for _ in sys.stdin:
+    with contextlib.suppress(sqlite3.OperationalError):  # the interrupted call may hold the tables
+        db.execute("UPDATE session SET lost = lost + 1")
+    print(flush=True)
+"""
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("forks", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("op", ["put", "get"])
+def test_a_handler_uses_the_queue_or_forks_or_raises_at_any_moment(own, queue, op, forks, raises):
+    """While another process commits; the moments are all calls of a put or a get, and their ends."""
+    left = moment = 0
+
+    def handler():
+        print(file=other.stdin, flush=True)
+        other.stdout.readline()
+        if not forks:
+            queue.put("handler", timeout=DEADLINE_S)
+        elif (child := os.fork()) == 0:
+            os._exit(0)
+        else:
+            os.waitpid(child, 0)
+        if raises:
+            raise KeyboardInterrupt
+
+    def at_event(frame, event, _):
+        nonlocal left
+        if event in ("call", "c_return") and "/_pure/shm/" in frame.f_code.co_filename:
+            left -= 1
+            if left == 0:
+                sys.setprofile(None)
+                handler()
+
+    with start_program("-c", COMMITS, tables(own)) as other:
+        while left <= 0:
+            moment += 1
+            left, items, ended = moment, [], False
+            queue.put(LARGE)
+            with contextlib.suppress(KeyboardInterrupt):
+                sys.setprofile(at_event)
+                try:
+                    queue.put(LARGE) if op == "put" else items.append(queue.get())
+                    ended = True
+                finally:
+                    sys.setprofile(None)
+            while not queue.empty():
+                items.append(queue.get())
+            small = sum(isinstance(item, str) for item in items)
+            assert small == (left <= 0 and not forks), moment
+            assert len(items) - small in ({2} if op == "put" and ended else {1, 1 + (op == "put")})
+            items.clear()
+            stats = own.stats()
+            assert (stats["descriptors_in_use"], stats["participants"]) == (0, 1), moment
+            assert not list(Path(own.token).glob("x*")), moment
+        other.stdin.close()
+    assert moment > 50
+
+
+def test_a_handler_uses_the_session_while_the_process_joins(own, queue):
+    def joins():
+        real, leases = os.mkfifo, []
+
+        def interrupted(*args):
+            os.mkfifo = real
+            real(*args)
+            mine = ShmQueue(own, b"k")
+            mine.put(1)
+            leases.append(mine.get(lease=True))
+            raise KeyboardInterrupt
+
+        os.mkfifo = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            ShmQueue(own, b"k")
+        assert own.sweep()["dead"] == 0
+        mine = ShmQueue(own, b"k")
+        leases[0].ack()
+        files = {path.stat().st_ino for path in Path(own.token).glob("b*")}
+        return os.fstat(mine.fileno()).st_ino in files, mine.qsize(), own.stats()["participants"]
+
+    assert in_a_child(joins) == "(True, 0, 2)"
+
+
+def test_a_handler_attaches_while_the_process_attaches(own, run_python):
+    program = (
+        "import sys\nfrom shoal._pure.shm import ShmSession, member\n"
+        "real, sessions = member.facts_of, []\n"
+        "def interrupted(*args):\n"
+        "    member.facts_of = real\n"
+        "    sessions.append(ShmSession(sys.argv[1]))\n"
+        "    return real(*args)\n"
+        "member.facts_of = interrupted\n"
+        "sessions.append(ShmSession(sys.argv[1]))\n"
+        "print(sessions[0].stats()['participants'])\n"
+    )
+    assert run_python("-c", program, own.token).strip() == "2"
+    assert own.stats()["participants"] == 1
+
+
+def test_a_message_is_put_back_once_although_a_second_interrupt_comes(own, queue, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def at_commit(frame, event, called):
+        if (
+            event == "c_return"
+            and called.__name__ == "execute"
+            and frame.f_code.co_name == "change"
+        ):
+            commits.append(called)
+            if len(commits) == 2:  # after that of the bells
+                raise KeyboardInterrupt
+
+    def putting_back(*args):
+        real(*args)
+        sys.setprofile(at_commit)
+
+    commits, real = [], queue_row._put_back
+    queue.put(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(queue_row, "_bytes_of", interrupt)
+        patch.setattr(queue_row, "_put_back", putting_back)
+        with pytest.raises(KeyboardInterrupt):
+            queue.get()
+    sys.setprofile(None)
+    assert in_a_child(lambda: ShmQueue(own, b"k").get(timeout=DEADLINE_S)) == "1"
+    assert len(commits) == 2
+    queue.put(2)
+    assert queue.get() == 2

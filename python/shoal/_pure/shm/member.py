@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import fcntl
+import functools
 import os
 import secrets
 import sqlite3
@@ -21,6 +22,7 @@ from shoal._pure.shm.tables import (
     QUEUED,
     SHORT_S,
     HeldError,
+    Tables,
     access,
     connect,
     gone,
@@ -84,7 +86,8 @@ class Member:
         self.me = self.handles = 0
         self.keeps = False
         self.held = (-_HELD_LATELY_S, "")
-        self._db: sqlite3.Connection | None = None
+        self._db: Tables | None = None
+        self._runs = False  # whether `_run` uses `_db`
         self._lock = -1  # the folder, open to be locked; open while `_db` is
         self._bell = -1
         self._due: set[int] = set()  # the participants whose bells to ring
@@ -104,7 +107,8 @@ class Member:
         """Run work as one transaction: all of it or nothing; then ring the bells that are due.
 
         After an exception the work may be committed nevertheless, if a signal came at the very end;
-        `undone` is called if the work was rolled back.
+        `undone` is called if the work was rolled back. The work runs again if a signal's handler
+        uses the session, or forks, within it.
 
         Raises:
             ChannelClosed: This process has closed the session.
@@ -137,8 +141,20 @@ class Member:
 
         Afterwards `then` is called with its result.
         """
+        due = True  # a signal may come after the end of the transaction
+
+        def working(db: sqlite3.Connection) -> T:
+            nonlocal due
+            result = work(db)
+            due = False
+            return result
+
+        def undone() -> None:
+            nonlocal due
+            due = True
+
         # After this process has left, which releases everything, there is nothing to do.
-        access.later(lambda patience: self.me and then(self._change(work, None, patience)))
+        access.later(lambda s: self.me and due and then(self._change(working, undone, s)))
 
     def forget(self, message: int) -> None:
         """Delete a message that this process holds, now or soon; finalizers can call this."""
@@ -180,23 +196,27 @@ class Member:
     def join(self, op: str, patience: float = _LONGEST_S) -> None:
         """Become a participant, if this process is not one yet."""
         self.check_open(op)  # not with the lock, which the end of the process waits for
+        bells: list[int] = []
         with access.lock:
             if self.me:
                 return
             try:
-                self.me = self._change(self._enter, None, patience)
-            except BaseException as error:
-                self.forget_parent()
-                if isinstance(error, FileNotFoundError):
-                    raise gone(self.folder) from None
-                raise
+                number = self._change(lambda db: self._enter(db, bells), None, patience)
+                if bells and not self.me:  # otherwise a signal's handler has joined meanwhile
+                    self.me, self._bell = number, bells[-1]
+            except FileNotFoundError:
+                raise gone(self.folder) from None
+            finally:
+                for bell in bells:
+                    if bell != self._bell:
+                        os.close(bell)
 
     def let_go(self) -> None:
         """Count one object less of the session; the process leaves it with the last one.
 
         Can be called at any time, also by the garbage collector.
         """
-        access.later(self._let_go)
+        access.later(functools.partial(self._let_go, [1]))
 
     def leave(self, patience: float) -> None:
         """Leave the session and release everything; the last participant removes the session."""
@@ -228,7 +248,12 @@ class Member:
         with access.lock:
             db, self._db = self._db, None
             if db is not None:
-                db.close()
+                db.cut = db.in_transaction
+                try:
+                    if db.cut:  # otherwise an open cursor would hold the transaction
+                        db.execute("ROLLBACK")
+                finally:
+                    db.close()
             lock, self._lock = self._lock, -1
             if lock >= 0:
                 os.close(lock)
@@ -250,54 +275,69 @@ class Member:
             self.check_open(op)
             raise
 
-    def _run(self, work: Work[T], patience: float) -> T:
+    def _run(self, work: Callable[[Tables], T], patience: float) -> T:
+        def run() -> T:
+            outer, self._runs = self._runs, True
+            try:
+                # A signal's handler runs this within another call, which may hold what it waits
+                # for; or a second signal kept an earlier call from its rollback.
+                if outer or (self._db is not None and self._db.in_transaction):
+                    self.disconnect()
+                while True:
+                    db = self._connected()
+                    try:
+                        return work(db)
+                    except sqlite3.Error:
+                        if db is self._db:
+                            raise
+                        # A handler has closed it: try again.
+            finally:
+                self._runs = outer
+                if outer:  # the other call must not take this connection for its own
+                    self.disconnect()
+
         try:
-            return use(self.folder / TABLES, lambda: work(self._connected()), patience)
+            return use(self.folder / TABLES, run, patience)
         except HeldError as error:
             self.held = time.monotonic(), str(error)
             raise
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connected(self) -> Tables:
         if self._db is None:
-            self._db = connect(self.folder / TABLES)
-        if self._lock < 0:
-            try:
-                self._lock = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                raise gone(self.folder) from None
+            db = connect(self.folder / TABLES)
+            if self._lock < 0:
+                try:
+                    self._lock = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    raise gone(self.folder) from None
+            self._db = db
         return self._db
 
     def _change(self, work: Work[T], undone: Callable[[], None] | None, patience: float) -> T:
-        def change(db: sqlite3.Connection) -> T:
-            if db.in_transaction:
-                # A signal ended an earlier call before its rollback; or its handler calls this, and
-                # the interrupted change finds its connection closed and starts again.
-                db.execute("ROLLBACK")
-                self.disconnect()
-                db = self._connected()
+        def change(db: Tables) -> T:
             try:
                 # Until 3.51.3, SQLite can lose a transaction that one process commits while another
                 # one copies earlier ones from the journal, as it does after a commit now and then
                 # (https://sqlite.org/wal.html#walresetbug). So only one does either at a time.
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if db is self._db:  # otherwise it is closed, and the next line fails
+                    fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 db.execute("BEGIN IMMEDIATE")
                 result = work(db)
                 due = db.execute("DELETE FROM armed WHERE due = 1 RETURNING participant").fetchall()
                 self._due.update(row["participant"] for row in due)
                 db.execute("COMMIT")
             except BaseException as error:
-                lost = db is not self._db
-                if not lost and db.in_transaction:
-                    db.execute("ROLLBACK")
-                elif not lost and not isinstance(error, sqlite3.Error):
-                    raise  # a signal came after the end of the transaction
-                if undone is not None:
-                    undone()
-                if lost and isinstance(error, sqlite3.Error):
-                    raise BlockingIOError from error
+                try:
+                    lost = db.in_transaction if db is self._db else db.cut
+                    if undone is not None and (lost or isinstance(error, sqlite3.Error)):
+                        undone()
+                finally:
+                    if db is self._db and db.in_transaction:
+                        db.execute("ROLLBACK")
                 raise
             finally:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)
+                if self._lock >= 0:
+                    fcntl.flock(self._lock, fcntl.LOCK_UN)
             return result
 
         try:
@@ -336,10 +376,10 @@ class Member:
             path.unlink(missing_ok=True)
         return result
 
-    def _enter(self, db: sqlite3.Connection) -> int:
+    def _enter(self, db: sqlite3.Connection, bells: list[int]) -> int:
         if db.execute("SELECT closed FROM session").fetchone()[0]:
             raise gone(self.folder)
-        if self.me:  # a signal handler has joined meanwhile
+        if self.me:  # a signal's handler has joined meanwhile
             return self.me
         # Random, so that no other process ever has the same: it may remove the bell late.
         number = secrets.randbits(62)
@@ -347,12 +387,13 @@ class Member:
         bell = bell_of(self.folder, number)
         os.mkfifo(bell, 0o600)
         # Open for writing too: a pipe whose last writer has gone is always readable.
-        self._bell = os.open(bell, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        fcntl.flock(self._bell, fcntl.LOCK_EX)  # before others can see the row
+        bells.append(os.open(bell, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+        fcntl.flock(bells[-1], fcntl.LOCK_EX)  # before others can see the row
         return number
 
-    def _let_go(self, _: float) -> None:
-        self.handles -= 1
+    def _let_go(self, objects: list[int], _: float) -> None:
+        self.handles -= objects[0]
+        objects[0] = 0  # this runs again if a signal comes
         if self.handles == 0:
             _members.pop(self.folder, None)
             access.later(self.leave)
@@ -420,7 +461,10 @@ def member_of(folder: Path) -> Member:
     with access.lock:
         member = _members.get(folder)
         if member is None:
-            member = _members[folder] = Member(folder)
+            made = Member(folder)
+            member = _members.setdefault(folder, made)
+            if member is not made:  # a signal's handler has made it meanwhile
+                made.disconnect()
         member.handles += 1
         return member
 

@@ -28,7 +28,7 @@ from shoal.errors import (
 
 __all__ = [
     "FORMAT", "LEASED", "LOANED", "PATIENCE_S", "QUEUED", "RESERVED", "SCHEMA",
-    "SHORT_S", "HeldError", "access", "connect", "gone", "use",
+    "SHORT_S", "HeldError", "Tables", "access", "connect", "gone", "use",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -194,7 +194,17 @@ class _Access:
 access: Final = _Access()
 
 
-def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
+class Tables(sqlite3.Connection):
+    """A connection to the tables.
+
+    Attributes:
+        cut: Whether it was closed within a transaction, which was rolled back.
+    """
+
+    cut = False
+
+
+def connect(path: Path, *, create: bool = False) -> Tables:
     """Open the tables in a file."""
     db = sqlite3.connect(
         f"{path.as_uri()}?mode={'rwc' if create else 'rw'}",
@@ -202,6 +212,7 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
         timeout=0,
         isolation_level=None,
         check_same_thread=False,
+        factory=Tables,
     )
     db.row_factory = sqlite3.Row
     # A power cut ends all processes anyway, and the kernel keeps what a killed process has written.
