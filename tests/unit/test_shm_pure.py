@@ -538,3 +538,12 @@ def test_a_message_is_put_back_once_although_a_second_interrupt_comes(own, queue
     assert len(commits) == 2
     queue.put(2)
     assert queue.get() == 2
+
+
+def test_an_exit_by_a_handler_leaves_the_message_in_the_queue(queue, monkeypatch):
+    queue.put(LARGE)
+    with monkeypatch.context() as patch:
+        patch.setattr(queue_row, "_bytes_of", lambda _: sys.exit())
+        with pytest.raises(SystemExit):
+            queue.get()
+    assert len(queue.get(timeout=DEADLINE_S)) == len(LARGE)

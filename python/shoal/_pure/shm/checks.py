@@ -19,7 +19,7 @@ from shoal.problems import listed
 from shoal.refusals import Refusal, timeout_text
 
 __all__ = [
-    "LARGEST", "SIGNALS", "Call", "Waiting", "check_queue", "flag", "not_rebuilt", "nothing_put",
+    "LARGEST", "SIGNALS", "Call", "RebuildError", "Waiting", "check_queue", "flag", "not_rebuilt", "nothing_put",
     "nothing_taken", "refused", "text_or_none", "weights_for", "whole",
 ]  # fmt: skip
 
@@ -158,8 +158,14 @@ def nothing_taken(name: str, call: Call, refusal: Refusal) -> ShoalError:
     return refused(ShoalTimeoutError(text + held), refusal)
 
 
+class RebuildError(Exception):
+    """The classes of a message's object raised its argument, which is no `Exception`."""
+
+
 def not_rebuilt(name: str, sender: int, error: BaseException) -> ChannelDecodeError:
     """Return the error of a get for a message whose object cannot be made."""
+    if isinstance(error, RebuildError):
+        error = error.args[0]
     failed = ChannelDecodeError(
         f"{name}: a message from process {sender} cannot be rebuilt here: "
         f"{type(error).__name__}: {error}"

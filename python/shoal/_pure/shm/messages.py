@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, SupportsIndex, final
 
-from shoal._pure.shm.checks import whole
+from shoal._pure.shm.checks import SIGNALS, RebuildError, whole
 from shoal.errors import ChannelMemoryError, DependencyError, ShoalTypeError
 from shoal.pickling import dumps, loads
 
@@ -149,7 +149,7 @@ def decode(kind: int, data: memoryview) -> Any:
 
     Raises:
         ValueError: The message is damaged.
-        Exception: Any error that the classes of the object raise.
+        Exception: Any error that the classes of the object raise; a `RebuildError` of any other.
     """
     return _Decoder(kind, data).message()
 
@@ -219,7 +219,13 @@ class _Decoder:
 
     def _pickle(self) -> Any:
         pickled = self._bytes()
-        return loads(pickled, [self._buffer(self._size()) for _ in range(self._count(1))])
+        buffers = [self._buffer(self._size()) for _ in range(self._count(1))]
+        try:
+            return loads(pickled, buffers)
+        except (Exception, *SIGNALS):
+            raise
+        except BaseException as error:
+            raise RebuildError(error) from error
 
     def _array(self) -> Any:
         numpy = importlib.import_module("numpy")
@@ -355,7 +361,10 @@ class ShmParcel:
     def open(self) -> Any:
         """Rebuild the object."""
         data = _bytes_of(self._data)
-        return decode(self._kind, memoryview(bytearray(data)) if data.readonly else data)
+        try:
+            return decode(self._kind, memoryview(bytearray(data)) if data.readonly else data)
+        except RebuildError as error:
+            raise error.args[0] from None
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         data: Any = _bytes_of(self._data)

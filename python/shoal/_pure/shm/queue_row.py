@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from shoal._pure.shm.checks import SIGNALS, Call, not_rebuilt, nothing_put, refused
+from shoal._pure.shm.checks import Call, not_rebuilt, nothing_put, refused
 from shoal._pure.shm.folders import free_bytes
 from shoal._pure.shm.member import Member
 from shoal._pure.shm.messages import LARGE, Memory, Payload, read_file
@@ -202,9 +202,7 @@ class QueueRow(NamedTuple):
                         loans.append(weakref.finalize(memory, member.forget, row["id"]))
                         loans[-1].atexit = False  # the end of the process releases all at once
                     results.append(made(row, memory))
-                except SIGNALS:
-                    raise
-                except BaseException as error:  # noqa: BLE001  (the object's classes may raise anything)
+                except Exception as error:  # noqa: BLE001  (any of the object's classes)
                     spoilt[row["id"]] = not_rebuilt(self.name, row["sender"], error)
             failed = with_items(list(spoilt.values()), results) if spoilt else None
             for number in spoilt:
@@ -269,9 +267,7 @@ class QueueRow(NamedTuple):
                 continue  # another process has taken it
             try:
                 found.append((row["weight"], made(row, memory)))
-            except SIGNALS:
-                raise
-            except BaseException as error:
+            except Exception as error:
                 raise not_rebuilt(self.name, row["sender"], error) from error
         return found
 
