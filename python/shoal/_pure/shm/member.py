@@ -141,20 +141,19 @@ class Member:
 
         Afterwards `then` is called with its result.
         """
-        due = True  # a signal may come after the end of the transaction
+        done: list[bool] = []  # a signal may come after the end of the transaction
 
         def working(db: sqlite3.Connection) -> T:
-            nonlocal due
             result = work(db)
-            due = False
+            done.append(True)
             return result
 
-        def undone() -> None:
-            nonlocal due
-            due = True
-
         # After this process has left, which releases everything, there is nothing to do.
-        access.later(lambda s: self.me and due and then(self._change(working, undone, s)))
+        access.later(
+            lambda patience: (
+                self.me and not done and then(self._change(working, done.clear, patience))
+            )
+        )
 
     def forget(self, message: int) -> None:
         """Delete a message that this process holds, now or soon; finalizers can call this."""
