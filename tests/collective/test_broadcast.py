@@ -1,5 +1,6 @@
 """Broadcasts between the workers of one node, of all sizes and in all orders."""
 
+import logging
 import os
 import signal
 import threading
@@ -57,6 +58,31 @@ def test_each_member_as_source_with_all_sizes(trio, async_op):
     sizes = [0, 10, 256 * 1024 - 200, 256 * 1024, 3 * 2**20]
     for found in together(trio, each_as_source, sizes, async_op):
         assert found == [(size, True) for size in sizes for _ in ALL]
+
+
+def warnings_of(me, sources):
+    """Broadcast among two members from each of some sources; return the warnings."""
+    lines, handler = [], logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("shoal").addHandler(handler)
+    own = me.routes.name.split(":")[0]
+    for source in sources or [own]:
+        me.broadcast(own, ALL[:2], src=(source, 0), timeout=50)
+    logging.getLogger("shoal").removeHandler(handler)
+    return lines
+
+
+@pytest.mark.parametrize("sources", [None, "ab"], ids=["each its own", "each in turn"])
+def test_members_that_name_different_sources_are_warned(crew, sources):
+    pair = [crew.member(f"{name}:0") for name in "ab"]
+    assert together(pair, warnings_of, sources) == [[], []]
+    found = together(pair, warnings_of, sources)
+    if sources is None:
+        for name, other, (line,) in zip("ab", "ba", found, strict=True):
+            text = f"{name}:0 takes itself for the source, and {other}:0 has sent an object"
+            assert text in line
+    else:
+        assert found == [[], []]
 
 
 @pytest.mark.nightly

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -44,6 +45,8 @@ from shoal.transport.choice import IPC, forced_transport
 from shoal.work import AsyncWork
 
 __all__ = ["Broadcasts"]
+
+_log = logging.getLogger("shoal")
 
 _ONCE_FROM = 256 * 1024
 """Minimum bytes of a payload that is written once and mapped by the members of the node; for a
@@ -97,6 +100,12 @@ class Broadcasts:
             series = self._known.setdefault(key, made)  # another thread may have made it
         if options is not None:
             series.options = options
+        if root == self._routes.info.address:
+            series.given += 1
+            # At doubling distances: a mistake is made in each call, and a look costs time.
+            if series.given > 1 and series.given & (series.given - 1) == 0:
+                known = list(self._known)  # another thread may add one
+                series.look_for_others([source for source, *more in known if more == [names, ring]])
         deadline = Deadline(timeout)
         if async_op:
             return series.start(value, deadline)
@@ -127,10 +136,10 @@ class _Series:
         self._ring = ring
         self.options: CollectiveGroupOptions | None = None
         """Options of the accelerators' libraries, applied when the members are found."""
-        names = sorted(member.get_name() for member in members)
-        text = "\n".join([kind, root.get_name(), str(ring), *names])
-        digest = hashlib.blake2s(text.encode(), digest_size=12).hexdigest()
-        self._kind = f"broadcast {digest}"
+        self._kind_from = partial(_kind_from, kind, ring, members)
+        self._kind = self._kind_from(root)
+        self.given = 0
+        """Number of broadcasts of which this worker is the source."""
         self._label = label
         self._what = f"{label}broadcast from {root.get_name()}"
         self._edges: Edges | None = None
@@ -143,6 +152,29 @@ class _Series:
         # Asynchronous broadcasts that have not begun: in a thread, because the members are not all
         # known or have no room.
         self._order = Order({})
+
+    def look_for_others(self, sources: Sequence[str]) -> None:
+        """Log a warning if another member has sent an object as the source of a broadcast.
+
+        An object may be early, but not so one from a source that this worker never names.
+
+        Args:
+            sources: The sources that calls of this worker have named.
+        """
+        peers, me = self._routes.peers, self._me.get_name()
+        names = [member.get_name() for member in self._members]
+        for member, name in zip(self._members, names, strict=True):
+            info = peers.found(member)
+            if name in sources or info is None:
+                continue
+            route = self._routes.incoming(self._kind_from(member), info)
+            if route.name == "shm" and route.queues.qsize(route.key):
+                _log.warning(
+                    f"{me}: broadcast among {', '.join(names)}: {me} takes itself for the source, and "
+                    f"{name} has sent an object as the source too, which no call of {me} has named. "
+                    "All members must name the same source: give src, or name the groups in the same "
+                    "order"
+                )
 
     def run(self, value: Any, deadline: Deadline) -> Any:
         """Take part in the next broadcast, and return its object."""
@@ -482,6 +514,16 @@ def _result_of(work: AsyncWork) -> Any:
         work.abandon()
         del work  # as in `AsyncWork.result`
         raise
+
+
+def _kind_from(
+    kind: str, ring: bool, members: Sequence[WorkerAddress], source: WorkerAddress
+) -> str:
+    """Return the kind of the messages of broadcasts from a source."""
+    names = sorted(member.get_name() for member in members)
+    text = "\n".join([kind, source.get_name(), str(ring), *names])
+    digest = hashlib.blake2s(text.encode(), digest_size=12).hexdigest()
+    return f"broadcast {digest}"
 
 
 def _move(outer: AskingBy, inner: Future) -> None:
